@@ -1,0 +1,7 @@
+"""`python -m lath` is the command `lath`."""
+
+import sys
+
+from lath.cli import main
+
+sys.exit(main())

@@ -1,0 +1,273 @@
+"""The command line: each verb calls one function.
+
+Positionals are things, flags are ways. stdout is the result, stderr everything else. Exit 0, 2 (the user's
+mistake, told in one line), 1 (a defect, with its traceback) or 130 (Ctrl-C).
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from lath import __version__
+from lath.errors import UserError, did_you_mean
+
+# Everything that needs torch is imported inside the verbs: help and mistakes answer at once.
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with our form of error and the example first."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} (see {self.prog} --help)")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All verbs with their things and ways."""
+    parser = _Parser(
+        prog="lath",
+        description="Fast neural machine translation: train, distil, translate, evaluate.",
+        epilog="Each verb has its own --help, which starts with an example.",
+    )
+    parser.add_argument("--version", action="version", version=f"lath {__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", parser_class=_Parser)
+
+    prepare = _verb(verbs, "prepare", _prepare, "Turn aligned text into a data directory.",
+                    "lath prepare recipes/demo.toml runs/demo-data")  # fmt: skip
+    prepare.add_argument("recipe", type=Path, help="TOML recipe with sections data and vocab")
+    prepare.add_argument("out", type=Path, help="data directory to write; must not exist")
+    prepare.add_argument(
+        "--vocab-from", type=Path, metavar="DIR", help="take the vocabulary of this data or model directory"
+    )
+    _add_set(prepare)
+
+    train = _verb(verbs, "train", _train, "Train a model on a data directory.",
+                  "lath train recipes/demo.toml runs/demo-data runs/demo")  # fmt: skip
+    train.add_argument("recipe", type=Path, help="TOML recipe with sections network, objective, train and decode")
+    train.add_argument("data", type=Path, help="data directory from lath prepare")
+    train.add_argument(
+        "run_directory", metavar="run", type=Path, help="run directory to write; the model ends up in RUN/model"
+    )
+    train.add_argument("--resume", action="store_true", help="go on with a run that was stopped or killed")
+    _add_device(train)
+    _add_set(train)
+
+    distill = _verb(verbs, "distill", _distill, "Let a teacher rewrite the target side of a corpus.",
+                    "lath distill runs/teacher/model train.de train.distilled.en")  # fmt: skip
+    distill.add_argument("model", type=Path, help="model directory of the teacher")
+    distill.add_argument("source", type=Path, help="source text: plain, .gz or .xz")
+    distill.add_argument(
+        "out", type=Path, help="text file to write, line n for line n; run again after a kill to go on"
+    )
+    _add_device(distill)
+    _add_set(distill)
+
+    average = _verb(verbs, "average", _average, "Average a run's best checkpoints into a model.",
+                    "lath average runs/demo runs/demo-best3 --best 3")  # fmt: skip
+    average.add_argument("run_directory", metavar="run", type=Path, help="run directory of lath train")
+    average.add_argument("out", type=Path, help="model directory to write; must not exist")
+    average.add_argument(
+        "--best", type=int, metavar="N", default=5, help="checkpoints to average, by validation loss (5)"
+    )
+
+    translate = _verb(verbs, "translate", _translate, "Translate text, line n in is line n out.",
+                      "lath translate runs/demo/model news.de > news.en")  # fmt: skip
+    translate.add_argument("model", type=Path, help="model directory")
+    translate.add_argument("input", type=Path, nargs="?", help="text file, plain, .gz or .xz (default: standard input)")
+    _add_device(translate)
+    _add_set(translate)
+
+    evaluate = _verb(verbs, "evaluate", _evaluate, "Score translations, and compare two systems.",
+                     "lath evaluate reference.en first.en second.en")  # fmt: skip
+    evaluate.add_argument("reference", type=Path, help="reference text")
+    evaluate.add_argument(
+        "hypotheses", type=Path, nargs="+", help="translations; two of them are also compared (paired bootstrap)"
+    )
+    evaluate.add_argument(
+        "--tokenised", action="store_true", help="the text is tokenised: BLEU on its tokens as they are"
+    )
+    evaluate.add_argument("--ter", action="store_true", help="also TER, which takes a while")
+
+    show = _verb(verbs, "show", _show, "Show what a recipe or directory holds, or how a translation came about.",
+                 'lath show runs/demo/model "Guten Morgen."')  # fmt: skip
+    show.add_argument("thing", type=Path, help="recipe, or data, run or model directory")
+    show.add_argument("sentence", nargs="?", help="with a model: translate this sentence and show every pass")
+    _add_device(show)
+    _add_set(show)
+    return parser
+
+
+def _verb(
+    verbs: Any, name: str, run: Callable[[argparse.Namespace], None], what: str, example: str
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        name,
+        help=what,
+        description=f"Example: {example}\n\n{what}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_set(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", dest="overrides",
+                        help="change a setting, for example --set decode.iterations=1; may be repeated")  # fmt: skip
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="auto", help="cpu, cuda or auto (default: a GPU where there is one)")
+
+
+# ---- verbs ------------------------------------------------------------------------------------------------------
+
+
+def _prepare(arguments: argparse.Namespace) -> None:
+    from lath.config import load_recipe
+    from lath.data import prepare
+
+    report = prepare(load_recipe(arguments.recipe, arguments.overrides), arguments.out, arguments.vocab_from)
+    print(report)
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    from lath.config import load_recipe
+    from lath.train import train
+    from lath.translator import choose_device
+
+    recipe = load_recipe(arguments.recipe, arguments.overrides)
+    text = arguments.recipe.read_text(encoding="utf-8")
+    device = choose_device(arguments.device)
+    print(train(recipe, text, arguments.data, arguments.run_directory, device, arguments.resume))
+
+
+def _distill(arguments: argparse.Namespace) -> None:
+    from lath.distill import distill
+    from lath.translator import load
+
+    settings = _decode_overrides(arguments.overrides)
+    lines = distill(
+        load(arguments.model, arguments.device), arguments.model, arguments.source, arguments.out, **settings
+    )
+    print(f"{arguments.out}: {lines} lines")
+
+
+def _average(arguments: argparse.Namespace) -> None:
+    from lath.train import average_run
+
+    for checkpoint in average_run(arguments.run_directory, arguments.best, arguments.out):
+        print(f"step {checkpoint.state.step}: validation loss {checkpoint.state.valid_loss:.4f}")
+
+
+def _translate(arguments: argparse.Namespace) -> None:
+    from lath.files import read_lines
+    from lath.translator import load
+
+    lines: Iterator[str] = read_lines(arguments.input or Path("/dev/stdin"))
+    settings = _decode_overrides(arguments.overrides)
+    translator = load(arguments.model, arguments.device)
+    for hypothesis in translator.hypotheses(lines, **settings):
+        sys.stdout.write(hypothesis.text + "\n")
+    sys.stdout.flush()
+
+
+def _evaluate(arguments: argparse.Namespace) -> None:
+    from lath.evaluate import compare, evaluate
+    from lath.files import read_lines
+
+    reference = list(read_lines(arguments.reference))
+    systems = [list(read_lines(path)) for path in arguments.hypotheses]
+    for path, lines in zip(arguments.hypotheses, systems, strict=True):
+        print(f"{path}\n{evaluate(lines, reference, arguments.tokenised, ter=arguments.ter)}")
+    if len(systems) == 2:
+        print(compare(systems[0], systems[1], reference, arguments.tokenised))
+
+
+def _show(arguments: argparse.Namespace) -> None:
+    from lath.show import explain, show
+
+    if arguments.sentence is None:
+        print(show(arguments.thing))
+        return
+    from lath.translator import load
+
+    translator = load(arguments.thing, arguments.device)
+    settings = _decode_overrides(arguments.overrides)
+    hypothesis = next(translator.hypotheses([arguments.sentence], trace=True, **settings))
+    print(explain(hypothesis, translator.target_vocab))
+
+
+def _decode_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """Settings of the section decode, the only one that a trained model still listens to."""
+    from lath.config import merge_overrides
+
+    tree = merge_overrides(overrides)
+    for section in tree:
+        if section != "decode":
+            raise UserError(
+                f"--set {section}...: a trained model takes settings of decode only, such as decode.iterations"
+            )
+    return dict(tree.get("decode", {}))
+
+
+# ---- running ----------------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    try:
+        return _run(sys.argv[1:] if arguments is None else list(arguments))
+    except UserError as error:
+        print(f"lath: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as error:
+        print(f"lath: {error or 'interrupted'}", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output went away (lath translate | head): nothing is wrong, and nothing is left to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        where = error.filename or "standard output"
+        print(
+            f"lath: error: disk full while writing {where}: free some space and run the same command again",
+            file=sys.stderr,
+        )
+        return 2
+
+
+def _run(arguments: list[str]) -> int:
+    parser = build_parser()
+    verbs = verb_parsers(parser)
+    if not arguments:
+        parser.print_help()
+        return 0
+    if not arguments[0].startswith("-") and arguments[0] not in verbs:
+        raise UserError(f"unknown verb {arguments[0]!r}{did_you_mean(arguments[0], verbs)}; see lath --help")
+    parsed = parser.parse_args(arguments)
+    parsed.run(parsed)
+    return 0
+
+
+def verb_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parser of each verb by name."""
+    action = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(action.choices)
+
+
+def reference() -> str:
+    """docs/cli.md: the help of every verb."""
+    os.environ["COLUMNS"] = "100"  # argparse wraps to the terminal
+    parser = build_parser()
+    parts = ["# Command line", "", "Made by `make docs` from the program itself; a test compares.", ""]
+    for name, verb in {"lath": parser, **verb_parsers(parser)}.items():
+        title = name if verb is parser else f"lath {name}"
+        parts += [f"## {title}", "", "```text", verb.format_help().rstrip(), "```", ""]
+    return "\n".join(parts)

@@ -1,0 +1,365 @@
+"""Every setting of lath, once: frozen dataclasses hold the defaults, a TOML recipe holds what differs.
+
+    recipe = load_recipe(Path("recipes/multi30k-lat.toml"), ["train.steps=100"])
+
+An unknown key, a wrong type or an impossible pair is a `UserError` that names file, section and remedy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from lath.errors import UserError, did_you_mean
+from lath.merge import RULE_SETS, MergeRules
+
+Kind = Literal["AT", "CMLM", "LAT"]
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Where the parallel text is and which pairs are used. Paths are relative to the current directory."""
+
+    source_language: str = ""
+    """Two-letter code of the language translated from."""
+    target_language: str = ""
+    """Two-letter code of the language translated into."""
+    train_source: str = ""
+    """Line-aligned training text, source side: plain, .gz or .xz."""
+    train_target: str = ""
+    """Line-aligned training text, target side."""
+    valid_source: str = ""
+    """Held-out text, source side, for the validation loss."""
+    valid_target: str = ""
+    """Held-out text, target side."""
+    max_length: int = 128
+    """Longest sentence in tokens, either side; longer pairs are left out of training and counted."""
+    max_ratio: float = 3.0
+    """Pairs whose longer side has over this many times the tokens of the shorter, and 8 more, are left out."""
+
+
+@dataclass(frozen=True)
+class VocabSettings:
+    """How text becomes tokens."""
+
+    kind: Literal["sentencepiece", "subword-nmt"] = "sentencepiece"
+    """SentencePiece BPE on raw text with byte fallback, or subword-nmt codes on text that is tokenised already."""
+    size: int = 32000
+    """Number of entries, specials and bytes included (sentencepiece); merges to learn (subword-nmt without codes)."""
+    joint: bool = True
+    """One vocabulary for both languages; false trains one for each side."""
+    source_codes: str = ""
+    """subword-nmt: the codes file of the source side (of both sides when target_codes is empty)."""
+    target_codes: str = ""
+    """subword-nmt: the codes file of the target side when it has its own."""
+    sample_lines: int = 1_000_000
+    """At most this many lines of the corpus, evenly spread, are read to learn the vocabulary."""
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """The shape of the network (section 2.1, appendix B; BEHAVIOUR 2)."""
+
+    kind: Kind = "LAT"
+    """AT writes token by token, CMLM fills masks, LAT predicts a piece for each position."""
+    width: int = 512
+    """Size of embeddings and hidden states."""
+    heads: int = 8
+    """Attention heads."""
+    feedforward: int = 2048
+    """Inner size of the feed-forward layers."""
+    encoder_layers: int = 6
+    """Layers of the encoder."""
+    decoder_layers: int = 6
+    """Layers of the decoder."""
+    piece_length: int = 3
+    """K, the tokens of a piece (LAT only): 2 to 8."""
+    piece_logit_scale: float = 8.0
+    """Factor on the local translator's logits (LAT only): its states lie in (-1, 1), so 1 starts almost flat."""
+    max_positions: int = 512
+    """Longest sequence the position and length tables know, begin and end included."""
+    dropout: float = 0.3
+    """Dropout on embeddings and on what each sublayer adds."""
+
+
+@dataclass(frozen=True)
+class ObjectiveSettings:
+    """What the network is trained on (section 2.3; BEHAVIOUR 3)."""
+
+    loss: Literal["official", "paper"] = "official"
+    """Group means weighted 1 - alpha and alpha, or one sum with weights 1 and alpha (normalised by tokens)."""
+    alpha: float = 0.1
+    """Weight of tokens that are visible in the decoder input (LAT)."""
+    label_smoothing: float = 0.1
+    """Share of the target probability spread over the whole vocabulary."""
+    deletion_rate: float = 0.15
+    """Up to about this share of the target's words is deleted from the decoder input (LAT)."""
+    deleted_as_masked: bool = False
+    """Give deleted tokens the weight of masked ones; the authors' program follows the mask draw alone."""
+    mask_everything: bool = False
+    """Let the number of masks reach the whole sentence, as in the first pass of decoding."""
+    length_weight: float = 1.0
+    """Factor on the length loss."""
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """Optimisation, validation and checkpoints (appendix B)."""
+
+    steps: int = 300_000
+    """Optimiser updates."""
+    step_tokens: int = 128_000
+    """Target tokens of one update, summed over micro-batches and devices."""
+    micro_batch_tokens: int = 16_000
+    """Padded tokens (the longer side) of one forward pass; the result does not depend on it."""
+    learning_rate: float = 5e-4
+    """Peak of the schedule."""
+    warmup_steps: int = 10_000
+    """Linear warm-up from 1e-7, then inverse square root."""
+    adam_beta1: float = 0.9
+    """Adam's decay of the mean."""
+    adam_beta2: float = 0.999
+    """Adam's decay of the square."""
+    adam_epsilon: float = 1e-6
+    """Adam's epsilon."""
+    weight_decay: float = 0.01
+    """Decoupled, on all parameters."""
+    clip_norm: float = 25.0
+    """Gradients are scaled down to this norm; 0 never clips."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16 runs the forward pass under autocast; weights stay fp32."""
+    seed: int = 1
+    """Decides initial weights, the order of the corpus, masks and dropout."""
+    validate_every: int = 1000
+    """Steps between validations; each writes a checkpoint."""
+    keep_best: int = 5
+    """Checkpoints kept by validation loss, and averaged into the final model."""
+    log_every: int = 100
+    """Steps between lines of log.jsonl."""
+
+
+@dataclass(frozen=True)
+class DecodeSettings:
+    """How a trained model translates (section 2.2; BEHAVIOUR 4)."""
+
+    iterations: int = 4
+    """Passes of the decoder (CMLM, LAT)."""
+    length_candidates: int = 1
+    """Target lengths tried side by side, the best-scoring one wins (CMLM, LAT): 1 to 9."""
+    beam: int = 5
+    """Hypotheses kept at each step (AT); 1 is greedy."""
+    length_penalty: float = 1.0
+    """AT divides a hypothesis's log-probability by its length to this power."""
+    rules: Literal["official", "paper"] = "official"
+    """Rule set of merging (LAT); the settings under decode.merge change single rules of it."""
+    merge: MergeRules | None = None
+    """The resolved merge rules; None takes the rule set as it is."""
+    adjust_towards: Literal["current", "first"] = "current"
+    """The length aimed at between passes (LAT): that of the pass's own input, or the first predicted one."""
+    batch_sentences: int = 64
+    """Sentences decoded side by side; the output does not depend on it."""
+
+    @property
+    def merge_rules(self) -> MergeRules:
+        """The rules in force."""
+        return self.merge if self.merge is not None else RULE_SETS[self.rules]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A whole experiment: what `lath prepare` and `lath train` need to know."""
+
+    data: DataSettings = field(default_factory=DataSettings)
+    vocab: VocabSettings = field(default_factory=VocabSettings)
+    network: NetworkSettings = field(default_factory=NetworkSettings)
+    objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+    decode: DecodeSettings = field(default_factory=DecodeSettings)
+
+
+def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a TOML recipe and apply `section.key=value` overrides, values written as in TOML."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such recipe; see the folder recipes/ for examples") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not valid UTF-8 (byte {error.start}); a recipe is TOML text") from None
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+    _merge_tree(tree, merge_overrides(overrides))
+    return recipe_from_tree(tree, path.name)
+
+
+def merge_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """Several `section.key=value` as one tree; a later one wins."""
+    tree: dict[str, Any] = {}
+    for override in overrides:
+        _merge_tree(tree, parse_override(override))
+    return tree
+
+
+def parse_override(override: str) -> dict[str, Any]:
+    """`train.steps=100` as a tree. A word that is no TOML value is taken as a string.
+
+    >>> parse_override("train.steps=100")
+    {'train': {'steps': 100}}
+    """
+    key, equals, value = override.partition("=")
+    if not equals or "." not in key:
+        raise UserError(f"--set {override}: write it as section.key=value, for example --set train.steps=100")
+    try:
+        parsed: Any = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    for part in reversed(key.strip().split(".")):
+        parsed = {part: parsed}
+    return typing.cast(dict[str, Any], parsed)
+
+
+def _merge_tree(tree: dict[str, Any], extra: Mapping[str, Any]) -> None:
+    for key, value in extra.items():
+        if isinstance(value, dict) and isinstance(tree.get(key), dict):
+            _merge_tree(tree[key], value)
+        else:
+            tree[key] = value
+
+
+def recipe_from_tree(tree: Mapping[str, Any], where: str) -> Recipe:
+    """Build and check a recipe from nested tables; `where` names the file in messages."""
+    recipe = settings_from_tree(Recipe, tree, where)
+    check_recipe(recipe, where)
+    return recipe
+
+
+Settings = TypeVar("Settings")
+
+
+def settings_from_tree(kind: type[Settings], tree: Mapping[str, Any], where: str) -> Settings:
+    """An instance of the settings dataclass `kind`; unknown keys and wrong types are refused."""
+    hints = typing.get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for key, value in tree.items():
+        if key not in hints:
+            raise UserError(f"{where}: unknown setting {key!r}{did_you_mean(key, hints)}")
+        if key == "merge" and kind is DecodeSettings:
+            values[key] = _merge_rules(str(tree.get("rules", DecodeSettings.rules)), value, where)
+        elif dataclasses.is_dataclass(hints[key]):
+            if not isinstance(value, Mapping):
+                raise UserError(f"{where}: {key} is a section; write [{key}] and its settings below it")
+            values[key] = settings_from_tree(typing.cast(type[Any], hints[key]), value, f"{where}: {key}")
+        else:
+            values[key] = _checked(hints[key], value, f"{where}: {key}")
+    return kind(**values)
+
+
+def _merge_rules(rules: str, tree: Any, where: str) -> MergeRules | None:
+    """The named rule set with the single rules of `tree` changed."""
+    if tree is None:
+        return None
+    if rules not in RULE_SETS or not isinstance(tree, Mapping):
+        raise UserError(f"{where}: merge is a section of single rules; rules is one of {', '.join(RULE_SETS)}")
+    base = dataclasses.asdict(RULE_SETS[rules])
+    return settings_from_tree(MergeRules, {**base, **tree}, f"{where}: merge")
+
+
+def _checked(hint: Any, value: Any, where: str) -> Any:
+    """`value` if it fits the type `hint`; whole numbers are welcome where fractions are."""
+    if typing.get_origin(hint) is Literal:
+        allowed = typing.get_args(hint)
+        if value not in allowed:
+            names = [str(name) for name in allowed]
+            raise UserError(f"{where}: {value!r} is not one of {', '.join(names)}{did_you_mean(str(value), names)}")
+        return value
+    if isinstance(hint, types.UnionType):
+        raise AssertionError(f"settings of type {hint} are not read from files")
+    if hint is float and type(value) is int:
+        return float(value)
+    if type(value) is not hint:
+        wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "a text in quotes"}
+        raise UserError(f"{where}: expected {wanted[hint]}, got {value!r}")
+    return value
+
+
+Requirements = list[tuple[bool, str]]
+
+
+def check_recipe(recipe: Recipe, where: str) -> None:
+    """Refuse settings that cannot work, alone or together."""
+    data, network, objective, train = recipe.data, recipe.network, recipe.objective, recipe.train
+    longest = data.max_length + 2  # with begin and end
+    requirements: Requirements = [
+        (data.max_length >= 1, "data: max_length must be at least 1"),
+        (data.max_ratio >= 1, "data: max_ratio must be at least 1"),
+        (min(recipe.vocab.size, recipe.vocab.sample_lines) >= 1, "vocab: size and sample_lines must be at least 1"),
+        (
+            min(network.width, network.heads, network.feedforward) >= 1,
+            "network: width, heads and feedforward must be at least 1",
+        ),
+        (network.width % max(1, network.heads) == 0, "network: width must be divisible by heads"),
+        (network.kind != "LAT" or 2 <= network.piece_length <= 8, "network: piece_length must be 2 to 8"),
+        (0 <= network.dropout < 1, "network: dropout must be at least 0 and below 1"),
+        (min(network.encoder_layers, network.decoder_layers) >= 1, "network: at least one layer on each side"),
+        (
+            longest < network.max_positions,
+            f"data.max_length {data.max_length} does not fit network.max_positions {network.max_positions}; "
+            f"set network.max_positions to {longest + 1} or more",
+        ),
+        (0 <= objective.alpha <= 1, "objective: alpha must be 0 to 1"),
+        (0 <= objective.label_smoothing < 1, "objective: label_smoothing must be at least 0 and below 1"),
+        (0 <= objective.deletion_rate < 1, "objective: deletion_rate must be at least 0 and below 1"),
+        (train.steps >= 1, "train: steps must be at least 1"),
+        (0 < train.learning_rate < math.inf, "train: learning_rate must be above 0"),
+        (
+            0 <= train.adam_beta1 < 1 and 0 <= train.adam_beta2 < 1 and train.adam_epsilon > 0,
+            "train: adam_beta1 and adam_beta2 must be at least 0 and below 1, adam_epsilon above 0",
+        ),
+        (train.weight_decay >= 0 and train.clip_norm >= 0, "train: weight_decay and clip_norm must not be negative"),
+        (
+            min(train.warmup_steps, train.validate_every, train.log_every, train.keep_best) >= 1,
+            "train: warmup_steps, validate_every, log_every and keep_best must be at least 1",
+        ),
+        (
+            min(train.step_tokens, train.micro_batch_tokens) >= longest,
+            f"train: step_tokens and micro_batch_tokens must hold one sentence of data.max_length + 2 = "
+            f"{longest} tokens",
+        ),
+    ]
+    _require(requirements, where)
+    check_decode(recipe.decode, f"{where}: decode")
+
+
+def check_decode(decode: DecodeSettings, where: str) -> None:
+    """Refuse decoding settings that cannot work."""
+    merge = decode.merge_rules
+    requirements: Requirements = [
+        (decode.iterations >= 1, "iterations must be at least 1"),
+        (1 <= decode.length_candidates <= 9, "length_candidates must be 1 to 9"),
+        (decode.beam >= 1, "beam must be at least 1"),
+        (math.isfinite(decode.length_penalty), "length_penalty must be a finite number"),
+        (decode.batch_sentences >= 1, "batch_sentences must be at least 1"),
+        (0 < merge.empty_probability <= 1, "merge: empty_probability must be above 0 and at most 1"),
+        (merge.band >= 0, "merge: band must not be negative"),
+    ]
+    _require(requirements, where)
+
+
+def _require(requirements: Requirements, where: str) -> None:
+    for fits, message in requirements:
+        if not fits:
+            raise UserError(f"{where}: {message}")
+
+
+def to_tree(settings: Any) -> dict[str, Any]:
+    """Settings as nested plain values, for JSON."""
+    tree: dict[str, Any] = dataclasses.asdict(settings)
+    return tree

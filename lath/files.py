@@ -1,0 +1,188 @@
+"""Text in, whole files out.
+
+Text is UTF-8, one sentence a line, plain or packed (.gz, .xz), and always streamed. What is written is whole or
+absent: it grows under a temporary name beside its place and is renamed when it is finished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gzip
+import lzma
+import os
+import shutil
+import zlib
+from collections.abc import Iterator
+from io import BufferedIOBase
+from itertools import zip_longest
+from pathlib import Path
+
+from lath.errors import UserError
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a text file, without their ends.
+
+    A line ends at "\\n" or "\\r\\n" and nowhere else: U+2028 and its like are part of a sentence, and line n of one
+    file must stay line n of the other. A byte order mark at the start is dropped.
+    """
+    with _reading_errors(path), _open_binary(path) as stream:
+        for number, raw in enumerate(stream, start=1):
+            yield _decoded(raw, path, number)
+
+
+def _decoded(raw: bytes, path: Path, number: int) -> str:
+    try:
+        # utf-8-sig costs twice as much, so only the first line, which may hold a byte order mark, pays for it.
+        line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}: line {number} is not valid UTF-8 (byte {error.start + 1} of the line); "
+            f"convert it to UTF-8, for example with iconv -f LATIN1 -t UTF-8"
+        ) from None
+    if "\0" in line:
+        raise UserError(
+            f"{path}: line {number} holds a NUL byte, so this is not plain text; convert it to UTF-8, for example "
+            f"with iconv -f UTF-16 -t UTF-8, or remove the NUL bytes with tr -d '\\000'"
+        )
+    line = line.removesuffix("\n")
+    return line.removesuffix("\r")
+
+
+def _open_binary(path: Path) -> BufferedIOBase:
+    if path.is_dir():  # gzip and lzma would tell of it in words of their own
+        raise IsADirectoryError(errno.EISDIR, "is a directory", str(path))
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")
+    if path.suffix == ".xz":
+        return lzma.open(path, "rb")
+    return open(path, "rb")
+
+
+@contextlib.contextmanager
+def _reading_errors(path: Path) -> Iterator[None]:
+    """What can go wrong while a file is read, as a `UserError`."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; check the path (it is relative to the current directory)") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a directory; name a text file (plain, .gz or .xz)") from None
+    except EOFError:
+        raise UserError(f"{path}: truncated: the packed data ends too early; copy or download it again") from None
+    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+        raise UserError(
+            f"{path}: not a sound {path.suffix} file ({error}); copy or download it again, "
+            f"or drop the ending {path.suffix} if it is plain text"
+        ) from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}; check the file and its rights") from None
+
+
+def count_lines(path: Path) -> int:
+    """How many lines `read_lines` gives, counted without decoding them."""
+    count, last = 0, b"\n"
+    with _reading_errors(path), _open_binary(path) as stream:
+        while block := stream.read(1 << 20):
+            count += block.count(b"\n")
+            last = block[-1:]
+    return count + (last != b"\n")
+
+
+def read_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
+    """The line pairs of two aligned files; different numbers of lines are refused once the shorter file ends."""
+    sources, targets = read_lines(source), read_lines(target)
+    for count, (source_line, target_line) in enumerate(zip_longest(sources, targets)):
+        if source_line is None or target_line is None:
+            rest = 1 + sum(1 for _ in (targets if source_line is None else sources))
+            counts = (count, count + rest) if source_line is None else (count + rest, count)
+            raise misaligned(source, counts[0], target, counts[1])
+        yield source_line, target_line
+
+
+def misaligned(source: Path, source_count: int, target: Path, target_count: int) -> UserError:
+    """The error for two files that should be aligned and are not."""
+    return UserError(
+        f"{source} has {source_count} lines but {target} has {target_count}: "
+        f"line n of one must be the translation of line n of the other; mend or re-export the files"
+    )
+
+
+@contextlib.contextmanager
+def whole_directory(path: Path) -> Iterator[Path]:
+    """A temporary directory beside `path`, renamed to `path` on success and removed on failure.
+
+    with whole_directory(Path("out")) as directory:
+        (directory / "data.json").write_text("{}")
+    """
+    if os.path.lexists(path):
+        raise UserError(f"{path}: exists already; choose another name or remove it")
+    partial = _partial(path)
+    with _creating_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)  # of a killed process that had our number
+        partial.mkdir()
+    try:
+        with disk_errors(path):
+            yield partial
+        with _creating_errors(path):
+            partial.rename(path)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A temporary name beside `path` to write to; it takes the place of `path` on success, and is removed on failure.
+
+    with whole_file(Path("scores.json")) as partial:
+        partial.write_text("{}")
+    """
+    if path.is_dir():
+        raise UserError(f"{path}: is a directory; name a file")
+    partial = _partial(path)
+    with _creating_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.touch()
+    try:
+        with disk_errors(path):
+            yield partial
+        with _creating_errors(path):
+            os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.partial-{os.getpid()}")
+
+
+@contextlib.contextmanager
+def _creating_errors(path: Path) -> Iterator[None]:
+    """A place that cannot be written to, as a `UserError`."""
+    try:
+        with disk_errors(path):
+            yield
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror or error}; choose another place") from None
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path | str) -> Iterator[None]:
+    """Turn a full disk into a `UserError` that names what was being written."""
+    try:
+        yield
+    except Exception as error:
+        if not _disk_full(error):
+            raise
+        raise UserError(f"disk full while writing {path}: free some space and run the same command again") from None
+
+
+def _disk_full(error: Exception) -> bool:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    # Libraries that write through their own code (safetensors) keep the system's words but not its number.
+    return os.strerror(errno.ENOSPC) in str(error)

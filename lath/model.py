@@ -1,0 +1,485 @@
+"""The whole network: attention, layers, Encoder, Decoder, and the three kinds AT, CMLM and LAT.
+
+Follows section 2.1 and appendices B and C of the paper. The three kinds are built from the same parts:
+
+    AT    Body, decoder causal, one token after the other through a key-value cache
+    CMLM  Body + LengthPredictor, decoder sees both sides, every mask at once
+    LAT   CMLM + LocalTranslator: an LSTM writes a piece of K tokens from each decoder state
+
+Shapes in comments: B sentences, S source tokens, T target tokens, D width, H heads, V vocabulary.
+Sequences are padded on the right with PAD; padded keys are masked, so padding never changes a result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lath.config import NetworkSettings
+from lath.vocab import BOS, MASK, PAD, SOP
+
+NORM_EPSILON = 1e-12
+INITIAL_STD = 0.02
+
+
+class KeyValues(NamedTuple):
+    """What one attention layer attends to: keys and values, each B x H x length x D/H."""
+
+    keys: Tensor
+    values: Tensor
+
+
+@dataclass
+class Memory:
+    """An encoded source, projected once for every decoder layer and used by every pass and step."""
+
+    layers: list[KeyValues]
+    mask: Tensor
+    """B x 1 x 1 x S: true where there is a token."""
+
+    def select(self, rows: Tensor) -> Memory:
+        """The memory of the given rows, in that order; rows may repeat."""
+        return Memory([KeyValues(k[rows], v[rows]) for k, v in self.layers], self.mask[rows])
+
+
+class Attention(nn.Module):
+    """Multi-head attention; queries, keys and values come from one fused matrix."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.width, self.heads = width, heads
+        self.project = nn.Linear(width, 3 * width)
+        self.output = nn.Linear(width, width)
+
+    def _split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
+        batch, length, _ = x.shape
+        return x.view(batch, length, parts, self.heads, self.width // self.heads).permute(2, 0, 3, 1, 4).unbind(0)
+
+    def self_project(self, x: Tensor) -> tuple[Tensor, KeyValues]:
+        """Queries, and keys with values, of one sequence."""
+        query, key, value = self._split(self.project(x), 3)
+        return query, KeyValues(key, value)
+
+    def query(self, x: Tensor) -> Tensor:
+        """Queries alone."""
+        weight, bias = self.project.weight[: self.width], self.project.bias[: self.width]
+        return self._split(functional.linear(x, weight, bias), 1)[0]
+
+    def key_values(self, x: Tensor) -> KeyValues:
+        """Keys and values alone."""
+        weight, bias = self.project.weight[self.width :], self.project.bias[self.width :]
+        return KeyValues(*self._split(functional.linear(x, weight, bias), 2))
+
+    def forward(self, query: Tensor, attended: KeyValues, mask: Tensor) -> Tensor:
+        """Mix the values by the queries' affinity to the keys where `mask` is true."""
+        mixed = functional.scaled_dot_product_attention(query, attended.keys, attended.values, attn_mask=mask)
+        output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
+        return output
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with an exact GELU between them."""
+
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.widen = nn.Linear(width, inner)
+        self.narrow = nn.Linear(inner, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Position by position."""
+        narrowed: Tensor = self.narrow(functional.gelu(self.widen(x)))
+        return narrowed
+
+
+class Residual(nn.Module):
+    """Dropout, add and layer norm around a sublayer (post-norm)."""
+
+    def __init__(self, settings: NetworkSettings) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(settings.width, eps=NORM_EPSILON)
+        self.dropout = nn.Dropout(settings.dropout)
+
+    def forward(self, x: Tensor, added: Tensor) -> Tensor:
+        """The normalised sum of the stream and what a sublayer adds to it."""
+        normalised: Tensor = self.norm(x + self.dropout(added))
+        return normalised
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward."""
+
+    def __init__(self, settings: NetworkSettings) -> None:
+        super().__init__()
+        self.attention = Attention(settings.width, settings.heads)
+        self.attention_residual = Residual(settings)
+        self.feedforward = FeedForward(settings.width, settings.feedforward)
+        self.feedforward_residual = Residual(settings)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """x: B x S x D; mask: B x 1 x 1 x S."""
+        query, attended = self.attention.self_project(x)
+        x = self.attention_residual(x, self.attention(query, attended, mask))
+        x = self.feedforward_residual(x, self.feedforward(x))
+        return x
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention, attention to the source, and feed-forward."""
+
+    def __init__(self, settings: NetworkSettings) -> None:
+        super().__init__()
+        self.attention = Attention(settings.width, settings.heads)
+        self.attention_residual = Residual(settings)
+        self.cross = Attention(settings.width, settings.heads)
+        self.cross_residual = Residual(settings)
+        self.feedforward = FeedForward(settings.width, settings.feedforward)
+        self.feedforward_residual = Residual(settings)
+
+    def forward(
+        self, x: Tensor, mask: Tensor, memory: KeyValues, memory_mask: Tensor, past: KeyValues | None
+    ) -> tuple[Tensor, KeyValues]:
+        """x: B x T x D. `past` holds the keys and values of earlier tokens, which come in front of x's own."""
+        query, attended = self.attention.self_project(x)
+        if past is not None:
+            attended = KeyValues(
+                torch.cat([past.keys, attended.keys], dim=2), torch.cat([past.values, attended.values], dim=2)
+            )
+        x = self.attention_residual(x, self.attention(query, attended, mask))
+        x = self.cross_residual(x, self.cross(self.cross.query(x), memory, memory_mask))
+        return self.feedforward_residual(x, self.feedforward(x)), attended
+
+
+class Encoder(nn.Module):
+    """A stack of encoder layers."""
+
+    def __init__(self, settings: NetworkSettings) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.encoder_layers))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Embedded source to contextual states."""
+        for layer in self.layers:
+            x = layer(x, mask)
+        return x
+
+
+class Decoder(nn.Module):
+    """A stack of decoder layers."""
+
+    def __init__(self, settings: NetworkSettings) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(DecoderLayer(settings) for _ in range(settings.decoder_layers))
+
+    def project_memory(self, encoded: Tensor, mask: Tensor) -> Memory:
+        """Each layer's keys and values of the source, made once a sentence."""
+        layers = [cast(DecoderLayer, layer) for layer in self.layers]
+        return Memory([layer.cross.key_values(encoded) for layer in layers], mask)
+
+    def forward(
+        self, x: Tensor, mask: Tensor, memory: Memory, past: list[KeyValues] | None = None
+    ) -> tuple[Tensor, list[KeyValues]]:
+        """Embedded target to states, and the keys and values a later call may take as its past."""
+        attended: list[KeyValues] = []
+        for index, layer in enumerate(self.layers):
+            layer_past = None if past is None else past[index]
+            x, layer_attended = layer(x, mask, memory.layers[index], memory.mask, layer_past)
+            attended.append(layer_attended)
+        return x, attended
+
+
+class Body(nn.Module):
+    """What the three kinds share: token and position tables, encoder, decoder and the tied output matrix."""
+
+    def __init__(self, settings: NetworkSettings, source_size: int, target_size: int, joint: bool) -> None:
+        super().__init__()
+        assert not joint or source_size == target_size
+        # One table serves source, target and output when the vocabulary is joint; else target and output share.
+        sizes = [target_size] if joint else [source_size, target_size]
+        self.tables = nn.ModuleList(nn.Embedding(padded_size(size), settings.width) for size in sizes)
+        self.source_positions = nn.Embedding(settings.max_positions, settings.width)
+        self.target_positions = nn.Embedding(settings.max_positions, settings.width)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.encoder = Encoder(settings)
+        self.decoder = Decoder(settings)
+
+    def embed_source(self, source: Tensor) -> Tensor:
+        """B x S tokens to B x S x D, before dropout."""
+        positions = torch.arange(source.shape[1], device=source.device)
+        embedded: Tensor = self.tables[0](source) + self.source_positions(positions)
+        return embedded
+
+    def embed_target(self, target: Tensor, start: int = 0) -> Tensor:
+        """B x T tokens to B x T x D; `start` is the position of the first."""
+        positions = torch.arange(start, start + target.shape[1], device=target.device)
+        embedded: Tensor = self.dropout(self.tables[-1](target) + self.target_positions(positions))
+        return embedded
+
+    def embed_local(self, tokens: Tensor) -> Tensor:
+        """Target tokens without positions, for the local translator."""
+        embedded: Tensor = self.dropout(self.tables[-1](tokens))
+        return embedded
+
+    def decode_both_sides(self, target: Tensor, memory: Memory) -> Tensor:
+        """B x T tokens to B x T x D states, each of which sees all the others."""
+        states: Tensor = self.decoder(self.embed_target(target), key_mask(target), memory)[0]
+        return states
+
+    def logits(self, states: Tensor) -> Tensor:
+        """... x D states to ... x V logits, by the target's own table."""
+        return functional.linear(states, self.output_matrix)
+
+    @property
+    def output_matrix(self) -> Tensor:
+        """The V x D matrix of the output layer."""
+        table = self.tables[-1]
+        assert isinstance(table, nn.Embedding)
+        return table.weight
+
+
+def padded_size(size: int) -> int:
+    """Table rows for a vocabulary: a multiple of 8, which matrix units like."""
+    return (size + 7) // 8 * 8
+
+
+def key_mask(tokens: Tensor) -> Tensor:
+    """B x 1 x 1 x length, true where there is a token."""
+    return (tokens != PAD)[:, None, None, :]
+
+
+class AT(nn.Module):
+    """The autoregressive transformer: baseline, and teacher of the other two."""
+
+    piece_length = 1
+
+    def __init__(self, settings: NetworkSettings, source_size: int, target_size: int, joint: bool) -> None:
+        super().__init__()
+        self.settings = settings
+        self.body = Body(settings, source_size, target_size, joint)
+
+    def encode(self, source: Tensor) -> Memory:
+        """B x S source tokens, each sentence ending in EOS."""
+        mask = key_mask(source)
+        encoded = self.body.encoder(self.body.dropout(self.body.embed_source(source)), mask)
+        return self.body.decoder.project_memory(encoded, mask)
+
+    def decode(
+        self, target: Tensor, memory: Memory, past: list[KeyValues] | None = None
+    ) -> tuple[Tensor, list[KeyValues]]:
+        """States of B x T target tokens that follow `past`; state i has seen tokens 0 to i."""
+        start = 0 if past is None else past[0].keys.shape[2]
+        length = target.shape[1]
+        mask = torch.ones(length, start + length, dtype=torch.bool, device=target.device).tril(start)
+        states, attended = self.body.decoder(self.body.embed_target(target, start), mask, memory, past)
+        return states, attended
+
+    def output_states(self, source: Tensor, decoder_input: Tensor, targets: Tensor) -> tuple[Tensor, None]:
+        """Training: B x T x 1 x D states whose logits predict `targets` (B x T x 1)."""
+        states, _ = self.decode(decoder_input, self.encode(source))
+        return states[:, :, None], None
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Token logits of output states."""
+        return self.body.logits(states)
+
+
+class LengthPredictor(nn.Module):
+    """The LENGTH token in front of the source, and target lengths read off its encoding.
+
+    Length classes count BOS and EOS. Row 0 of the table is the LENGTH token itself and never a length.
+    """
+
+    def __init__(self, settings: NetworkSettings) -> None:
+        super().__init__()
+        self.table = nn.Embedding(settings.max_positions, settings.width)
+
+    def encode(self, body: Body, source: Tensor) -> tuple[Memory, Tensor]:
+        """The encoded source without the LENGTH slot, and B x max_positions log-probabilities of the length."""
+        batch = source.shape[0]
+        token = self.table.weight[0].expand(batch, 1, -1)
+        embedded = body.dropout(torch.cat([token, body.embed_source(source)], dim=1))
+        mask = key_mask(source)
+        encoded = body.encoder(embedded, torch.cat([mask.new_ones(batch, 1, 1, 1), mask], dim=3))
+        with torch.autocast(source.device.type, enabled=False):
+            logits = functional.linear(encoded[:, 0].float(), self.table.weight.float())
+        logits = torch.cat([torch.full_like(logits[:, :1], -torch.inf), logits[:, 1:]], dim=1)
+        return body.decoder.project_memory(encoded[:, 1:], mask), logits.log_softmax(dim=1)
+
+
+class CMLM(nn.Module):
+    """The conditional masked language model: fills every mask of the target at once."""
+
+    piece_length = 1
+
+    def __init__(self, settings: NetworkSettings, source_size: int, target_size: int, joint: bool) -> None:
+        super().__init__()
+        self.settings = settings
+        self.body = Body(settings, source_size, target_size, joint)
+        self.length = LengthPredictor(settings)
+
+    def encode(self, source: Tensor) -> tuple[Memory, Tensor]:
+        """The encoded source, and log-probabilities of the target length."""
+        return self.length.encode(self.body, source)
+
+    def decode(self, target: Tensor, memory: Memory) -> Tensor:
+        """States of B x T partly masked target tokens; each sees all the others."""
+        return self.body.decode_both_sides(target, memory)
+
+    def output_states(self, source: Tensor, decoder_input: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Training: B x T x 1 x D states whose logits predict `targets`, and length log-probabilities."""
+        memory, lengths = self.encode(source)
+        return self.decode(decoder_input, memory)[:, :, None], lengths
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Token logits of output states."""
+        return self.body.logits(states)
+
+
+class LocalTranslator(nn.Module):
+    """One LSTM cell that writes a piece from a decoder state (section 2.1).
+
+    The state sets h and c and is not fed again; each step reads the token before it, the first reads <sop>.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.initial_hidden = nn.Linear(width, width, bias=False)
+        self.initial_cell = nn.Linear(width, width, bias=False)
+        self.input = nn.Linear(width, 4 * width)
+        self.recurrent = nn.Linear(width, 4 * width)
+
+    def start(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """h and c before the first step."""
+        return self.initial_hidden(states), self.initial_cell(states)
+
+    def forward(self, embedded: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of the cell."""
+        gates = self.input(embedded) + self.recurrent(hidden)
+        enter, forget, candidate, leave = gates.chunk(4, dim=-1)
+        cell = forget.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
+        return leave.sigmoid() * cell.tanh(), cell
+
+
+class Pieces(NamedTuple):
+    """A piece for each decoder position: B x T x K x D states, and B x T x K tokens with log-probabilities."""
+
+    states: Tensor
+    tokens: Tensor
+    scores: Tensor
+
+
+class LAT(nn.Module):
+    """CMLM with a local translator: each decoder state becomes a piece of K tokens."""
+
+    def __init__(self, settings: NetworkSettings, source_size: int, target_size: int, joint: bool) -> None:
+        super().__init__()
+        self.settings = settings
+        self.piece_length = settings.piece_length
+        self.body = Body(settings, source_size, target_size, joint)
+        self.length = LengthPredictor(settings)
+        self.local = LocalTranslator(settings.width)
+
+    def encode(self, source: Tensor) -> tuple[Memory, Tensor]:
+        """The encoded source, and log-probabilities of the target length."""
+        return self.length.encode(self.body, source)
+
+    def decode(self, target: Tensor, memory: Memory) -> Tensor:
+        """States of B x T partly masked target tokens; each sees all the others."""
+        return self.body.decode_both_sides(target, memory)
+
+    def local_states(self, states: Tensor, gold: Tensor) -> Tensor:
+        """Teacher forcing: the B x T x K x D states that predict `gold` (B x T x K), each from the gold before it."""
+        return self._write(states, gold).states
+
+    def pieces(self, states: Tensor) -> Pieces:
+        """Greedy pieces: each step reads the token it chose before; PAD, MASK and <sop> are never chosen."""
+        return self._write(states, None)
+
+    def _write(self, states: Tensor, gold: Tensor | None) -> Pieces:
+        hidden, cell = self.local.start(states)
+        previous = torch.full(states.shape[:2], SOP, device=states.device)
+        outputs, tokens, scores = [], [], []
+        for step in range(self.piece_length):
+            hidden, cell = self.local(self.body.embed_local(previous), hidden, cell)
+            outputs.append(hidden)
+            if gold is not None:
+                previous = gold[:, :, step]
+                continue
+            score, previous = best_tokens(self.logits(hidden))
+            tokens.append(previous)
+            scores.append(score)
+        stacked = torch.stack(outputs, dim=2)
+        if gold is not None:
+            return Pieces(stacked, gold, gold.new_zeros(()))
+        return Pieces(stacked, torch.stack(tokens, dim=2), torch.stack(scores, dim=2))
+
+    def output_states(self, source: Tensor, decoder_input: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Training: B x T x K x D states whose logits predict `targets`, and length log-probabilities."""
+        memory, lengths = self.encode(source)
+        return self.local_states(self.decode(decoder_input, memory), targets), lengths
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Token logits of output states."""
+        # Departure: the paper has no such factor. h lies in (-1, 1) and the table starts at N(0, 0.02), so the
+        # plain product starts almost flat; the factor only changes the speed of early training.
+        return self.body.logits(states * self.settings.piece_logit_scale)
+
+
+Model = AT | CMLM | LAT
+KINDS: dict[str, type[AT] | type[CMLM] | type[LAT]] = {"AT": AT, "CMLM": CMLM, "LAT": LAT}
+
+
+def log_probabilities(logits: Tensor, *, forbidden: tuple[int, ...]) -> Tensor:
+    """float32 log-probabilities in which the forbidden tokens can never win."""
+    scores = logits.float().log_softmax(dim=-1)
+    scores[..., list(forbidden)] = -torch.inf
+    return scores
+
+
+# Departure: the authors' program may write these; a PAD inside a sentence would shift every later position.
+NEVER_WRITTEN = (PAD, MASK, SOP)
+NEVER_WRITTEN_AFTER_BEGIN = (*NEVER_WRITTEN, BOS)
+
+
+def best_tokens(logits: Tensor, forbidden: tuple[int, ...] = NEVER_WRITTEN) -> tuple[Tensor, Tensor]:
+    """The log-probability and id of the likeliest token that may be written."""
+    best = log_probabilities(logits, forbidden=forbidden).max(dim=-1)
+    return best.values, best.indices
+
+
+def build_model(
+    settings: NetworkSettings, source_size: int, target_size: int, joint: bool, generator: torch.Generator
+) -> Model:
+    """A freshly initialised model on the CPU; the sizes are those of the vocabularies."""
+    model = KINDS[settings.kind](settings, source_size, target_size, joint)
+    initialise(model, generator)
+    return model
+
+
+def initialise(model: Model, generator: torch.Generator) -> None:
+    """Appendix B: N(0, 0.02), zero biases, unit layer norms.
+
+    # Departure: as in the authors' program, the fused attention input keeps Xavier-uniform, and the LSTM keeps
+    # uniform(-1/sqrt(D), 1/sqrt(D)) for weights and biases.
+    """
+    bound = model.settings.width**-0.5
+    for name, parameter in model.named_parameters():
+        owner = name.split(".")
+        if owner[0] == "local" and owner[1] in ("input", "recurrent"):
+            nn.init.uniform_(parameter, -bound, bound, generator=generator)
+        elif owner[-2] == "project" and owner[-1] == "weight":
+            nn.init.xavier_uniform_(parameter, generator=generator)
+        elif "norm" in owner:
+            nn.init.constant_(parameter, 1.0 if owner[-1] == "weight" else 0.0)
+        elif owner[-1] == "bias":
+            nn.init.zeros_(parameter)
+        else:
+            nn.init.normal_(parameter, std=INITIAL_STD, generator=generator)
+
+
+def count_parameters(model: Model) -> int:
+    """Trainable numbers in the model."""
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,107 @@
+"""Things for people to read: how a translation came about, and what a recipe, data, run or model directory holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from lath.checkpoint import CONFIG, best_checkpoints, list_checkpoints, read_info
+from lath.config import load_recipe, to_tree
+from lath.data import read_data_info
+from lath.decode import Pass
+from lath.errors import UserError
+from lath.merge import Decision
+from lath.translator import Hypothesis
+from lath.vocab import MASK, Vocab
+
+
+def explain(hypothesis: Hypothesis, vocab: Vocab) -> str:
+    """Each pass of a traced hypothesis: its input, the pieces, how they were merged, and what was masked."""
+    lines: list[str] = []
+    for number, passes in enumerate(hypothesis.passes, start=1):
+        if len(hypothesis.passes) > 1:
+            lines.append(f"Part {number} of {len(hypothesis.passes)}")
+        for iteration, told in enumerate(passes, start=1):
+            lines += [f"Pass {iteration} of {len(passes)}", *_explain_pass(told, vocab), ""]
+    return "\n".join([*lines, f"Translation: {hypothesis.text}"])
+
+
+def _explain_pass(told: Pass, vocab: Vocab) -> list[str]:
+    """One pass, indented."""
+    width = max(len(vocab.token(id)) for id in told.input)
+    lines = ["  decoder input and the piece predicted at each position (probability of each token):"]
+    for place, (id, piece, scores) in enumerate(zip(told.input, told.pieces, told.scores, strict=True)):
+        written = "  ".join(
+            f"{vocab.token(t)} {100 * 2.718281828459045**s:.0f}%" for t, s in zip(piece, scores, strict=True)
+        )
+        lines.append(f"    {place:3d} {vocab.token(id):{width}}  {written}")
+    notable = [decision for decision in told.decisions if decision.step != "match"]
+    if notable:
+        lines.append("  merging:")
+        lines += [f"    piece {decision.piece:3d} {_explain_decision(decision, vocab)}" for decision in notable]
+    lines.append(f"  merged:      {_words(told.output, vocab)}")
+    if told.masked:
+        shown = [MASK if place in told.masked else id for place, id in enumerate(told.output)]
+        lines.append(f"  masked:      {_words(shown, vocab)}")
+    if told.length_change:
+        verb = "inserted" if told.length_change > 0 else "to delete, as far as there are any"
+        lines.append(f"  length:      {abs(told.length_change)} masks {verb}")
+    return lines
+
+
+def _explain_decision(decision: Decision, vocab: Vocab) -> str:
+    left, right = _words(decision.left, vocab) or "nothing", _words(decision.right, vocab) or "nothing"
+    if decision.step == "overlap":
+        return f"repeats the end of the text: {right}"
+    if decision.step == "concatenate":
+        return f"shares nothing with the end of the text and is put behind it: {right}"
+    winner = left if decision.kept == "left" else right
+    return f"{left} ({decision.left_score:.2f}) against {right} ({decision.right_score:.2f}): {winner} stays"
+
+
+def _words(ids: tuple[int, ...] | list[int], vocab: Vocab) -> str:
+    return " ".join(vocab.token(id) for id in ids)
+
+
+def show(thing: Path) -> str:
+    """What a recipe, a prepared data directory, a run directory or a model directory holds."""
+    if thing.is_file():
+        return json.dumps(to_tree(load_recipe(thing)), indent=2)
+    if (thing / "resolved.json").is_file():
+        return _show_run(thing)
+    if (thing / CONFIG).is_file():
+        return _show_model(thing)
+    if (thing / "data.json").is_file():
+        return "\n".join(_show_data(thing))
+    what = "is not a recipe, data, run or model directory" if thing.exists() else "does not exist"
+    raise UserError(f"{thing}: {what}; give a recipe (.toml), or a directory made by lath prepare or lath train")
+
+
+def _show_model(directory: Path) -> str:
+    info = read_info(directory)
+    card = directory / "README.md"
+    text = card.read_text(encoding="utf-8") if card.is_file() else ""
+    return f"{text}\ndecoding defaults: {json.dumps(to_tree(info.decode))}"
+
+
+def _show_data(directory: Path) -> list[str]:
+    info = read_data_info(directory)
+    lines = [f"{directory}: {info.data.source_language} to {info.data.target_language}"]
+    lines += [f"  {split:6} {counts}" for split, counts in info.splits.items()]
+    return [*lines, f"  vocabulary {info.source_vocab_size} source, {info.target_vocab_size} target"]
+
+
+def _show_run(run: Path) -> str:
+    recipe = json.loads((run / "resolved.json").read_text(encoding="utf-8"))
+    checkpoints = list_checkpoints(run / "checkpoints")
+    lines = [f"{run}: {recipe['network']['kind']}, {recipe['train']['steps']} steps"]
+    entries = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    trained = [entry for entry in entries if "loss" in entry]
+    if trained:
+        last = trained[-1]
+        speed = last["tokens_per_second"]
+        lines.append(f"  step {last['step']}: training loss {last['loss']:.3f}, {speed:,.0f} tokens/s")
+    for checkpoint in best_checkpoints(checkpoints, recipe["train"]["keep_best"]):
+        lines.append(f"  step {checkpoint.state.step}: validation loss {checkpoint.state.valid_loss:.4f}")
+    state = "finished" if (run / "model").is_dir() else "unfinished; go on with lath train ... --resume"
+    return "\n".join([*lines, f"  {state}"])

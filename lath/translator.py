@@ -1,0 +1,141 @@
+"""Text in, text out: in order, batched, on a device.
+
+mt = lath.load("runs/multi30k-lat/model")
+mt.translate(["Guten Morgen.", ""])        # same length, same order, blank stays blank
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lath.batches import pad
+from lath.checkpoint import LoadedModel, ModelInfo, load_model
+from lath.config import DecodeSettings, check_decode, settings_from_tree, to_tree
+from lath.decode import Decoded, Pass, decode
+from lath.errors import UserError
+from lath.model import Model
+from lath.split import split_long
+from lath.vocab import EOS, Vocab
+
+READ_AHEAD = 32
+"""Batches' worth of lines read at once, so that sentences of like length can share a batch."""
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """The translation of one line."""
+
+    text: str
+    score: float
+    """Mean log-probability of its tokens (AT: by the length penalty); 0 for a blank line."""
+    iterations: int
+    """Passes of the decoder it took (AT: tokens written)."""
+    parts: int = 1
+    """Pieces a line over the model's maximum was translated in; 0 for a blank line."""
+    passes: list[list[Pass]] = field(default_factory=list)
+    """With trace: each part's passes."""
+
+
+def choose_device(name: str) -> torch.device:
+    """A torch device by name; `auto` takes a GPU where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"unknown device {name!r}; use cpu, cuda or auto") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("device cuda: this machine has no usable GPU; use --device cpu")
+    return device
+
+
+def load(model: str | Path, device: str = "auto") -> Translator:
+    """Load a model directory for translation."""
+    chosen = choose_device(device)
+    return Translator(load_model(Path(model), chosen), chosen)
+
+
+def with_overrides(settings: DecodeSettings, overrides: dict[str, Any]) -> DecodeSettings:
+    """Decoding settings with some changed by name, checked like a recipe's."""
+    given = {key: value for key, value in overrides.items() if value is not None}
+    if "rules" in given and "merge" not in given:
+        given["merge"] = None  # another rule set replaces the model's own rules whole
+    changed = settings_from_tree(DecodeSettings, {**to_tree(settings), **given}, "decode")
+    check_decode(changed, "decode")
+    return changed
+
+
+class Translator:
+    """A loaded model that translates text."""
+
+    def __init__(self, loaded: LoadedModel, device: torch.device) -> None:
+        self.model: Model = loaded.model
+        self.info: ModelInfo = loaded.info
+        self.source_vocab: Vocab = loaded.source_vocab
+        self.target_vocab: Vocab = loaded.target_vocab
+        self.device = device
+
+    def translate(self, lines: Iterable[str], **settings: Any) -> list[str]:
+        """Translations, one for each line; settings are those of `DecodeSettings`, for example iterations=4."""
+        return [hypothesis.text for hypothesis in self.hypotheses(lines, **settings)]
+
+    def hypotheses(self, lines: Iterable[str], trace: bool = False, **settings: Any) -> Iterator[Hypothesis]:
+        """Hypotheses in the order of the lines, which may come from a file or any other stream."""
+        if isinstance(lines, str):
+            raise UserError("translate takes a list of lines, not one text; write translate([text])")
+        chosen = with_overrides(self.info.decode, settings)
+        stream = iter(lines)
+        while chunk := list(itertools.islice(stream, READ_AHEAD * chosen.batch_sentences)):
+            yield from self._translate_chunk(chunk, chosen, trace)
+
+    def _translate_chunk(self, lines: list[str], settings: DecodeSettings, trace: bool) -> list[Hypothesis]:
+        sentences: list[list[int]] = []
+        owners: list[range] = []
+        for line in lines:
+            parts = self._parts(line.strip())
+            owners.append(range(len(sentences), len(sentences) + len(parts)))
+            sentences += parts
+        decoded = self._decode_all(sentences, settings, trace)
+        return [self._join([decoded[number] for number in owner]) for owner in owners]
+
+    def _parts(self, line: str) -> list[list[int]]:
+        """A line's tokens, in several parts if it is longer than what the model was trained on."""
+        if not line:
+            return []
+        ids = self.source_vocab.encode(line)
+        if len(ids) <= self.info.max_length:
+            return [ids] if ids else []
+        parts = split_long(line, lambda text: len(self.source_vocab.encode(text)) <= self.info.max_length)
+        return [self.source_vocab.encode(part) for part in parts]
+
+    def _decode_all(self, sentences: list[list[int]], settings: DecodeSettings, trace: bool) -> list[Decoded]:
+        """Decode in batches of like length, and put the results back in order."""
+        by_length = sorted(range(len(sentences)), key=lambda number: len(sentences[number]))
+        results: dict[int, Decoded] = {}
+        for start in range(0, len(by_length), settings.batch_sentences):
+            numbers = by_length[start : start + settings.batch_sentences]
+            source = pad([[*sentences[number], EOS] for number in numbers]).to(self.device)
+            results.update(zip(numbers, decode(self.model, source, settings, trace), strict=True))
+        return [results[number] for number in range(len(sentences))]
+
+    def _join(self, parts: list[Decoded]) -> Hypothesis:
+        if not parts:
+            return Hypothesis("", 0.0, 0, 0)
+        return Hypothesis(
+            text=_one_line(" ".join(self.target_vocab.decode(part.ids) for part in parts)),
+            score=sum(part.score for part in parts) / len(parts),
+            iterations=max(part.iterations for part in parts),
+            parts=len(parts),
+            passes=[part.passes for part in parts if part.passes],
+        )
+
+
+def _one_line(text: str) -> str:
+    """Byte tokens can spell any character; a line break or NUL in a translation would break the file it goes to."""
+    return text.translate({ord("\n"): " ", ord("\r"): " ", 0: " "}).strip()

@@ -1,0 +1,223 @@
+"""Recipes: what they read, and the text of every refusal."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lath.config
+from lath.config import (
+    DecodeSettings,
+    NetworkSettings,
+    Recipe,
+    TrainSettings,
+    load_recipe,
+    parse_override,
+    recipe_from_tree,
+    settings_from_tree,
+    to_tree,
+)
+from lath.errors import UserError
+from lath.merge import RULE_SETS, MergeRules
+
+
+def _written(folder: Path, text: str) -> Path:
+    path = folder / "small.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_an_empty_recipe_is_the_defaults(tmp_path: Path) -> None:
+    assert load_recipe(_written(tmp_path, "")) == Recipe()
+
+
+def test_a_recipe_holds_only_what_differs(tmp_path: Path) -> None:
+    path = _written(tmp_path, '[network]\nkind = "AT"\nwidth = 256\n[train]\nsteps = 7\nlearning_rate = 1e-3\n')
+    assert load_recipe(path) == Recipe(
+        network=NetworkSettings(kind="AT", width=256), train=TrainSettings(steps=7, learning_rate=1e-3)
+    )
+
+
+def test_overrides_win_and_the_last_wins_most(tmp_path: Path) -> None:
+    path = _written(tmp_path, "[train]\nsteps = 7\nseed = 2\n")
+    recipe = load_recipe(path, ["train.steps=8", "train.steps=9", "network.kind=CMLM"])
+    assert (recipe.train.steps, recipe.train.seed, recipe.network.kind) == (9, 2, "CMLM")
+
+
+@pytest.mark.parametrize(
+    ("override", "tree"),
+    [
+        ("train.steps=100", {"train": {"steps": 100}}),
+        ("train.learning_rate=1e-4", {"train": {"learning_rate": 1e-4}}),
+        ("train.steps = 100", {"train": {"steps": 100}}),
+        ("vocab.joint=false", {"vocab": {"joint": False}}),
+        ("network.kind=LAT", {"network": {"kind": "LAT"}}),
+        ('data.train_source="a b.de"', {"data": {"train_source": "a b.de"}}),
+        ("data.train_source=a=b.de", {"data": {"train_source": "a=b.de"}}),
+        ("decode.merge.band=0.1", {"decode": {"merge": {"band": 0.1}}}),
+        ("data.train_source=", {"data": {"train_source": ""}}),
+    ],
+)
+def test_an_override_is_parsed_as_toml(override: str, tree: dict[str, Any]) -> None:
+    assert parse_override(override) == tree
+
+
+@pytest.mark.parametrize("override", ["train.steps", "steps=100", "=", ""])
+def test_an_override_needs_section_key_and_value(override: str) -> None:
+    expected = f"--set {override}: write it as section.key=value, for example --set train.steps=100"
+    with pytest.raises(UserError, match=f"^{re.escape(expected)}$"):
+        parse_override(override)
+
+
+def test_an_override_meets_the_same_checks_as_the_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^small\.toml: train: unknown setting 'stpes' \(did you mean 'steps'\?\)$"):
+        load_recipe(_written(tmp_path, ""), ["train.stpes=3"])
+
+
+# Each: the recipe, and the message after "small.toml: ".
+REFUSALS = {
+    "[train]\nstpes = 1": "train: unknown setting 'stpes' (did you mean 'steps'?)",
+    "[train]\nzebra = 1": "train: unknown setting 'zebra'",
+    "[trian]\nsteps = 1": "unknown setting 'trian' (did you mean 'train'?)",
+    "train = 3": "train is a section; write [train] and its settings below it",
+    '[train]\nsteps = "many"': "train: steps: expected a whole number, got 'many'",
+    "[train]\nsteps = 1.5": "train: steps: expected a whole number, got 1.5",
+    "[train]\nsteps = true": "train: steps: expected a whole number, got True",
+    '[train]\nlearning_rate = "1e-4"': "train: learning_rate: expected a number, got '1e-4'",
+    "[vocab]\njoint = 1": "vocab: joint: expected true or false, got 1",
+    "[data]\ntrain_source = 3": "data: train_source: expected a text in quotes, got 3",
+    '[network]\nkind = "LTA"': "network: kind: 'LTA' is not one of AT, CMLM, LAT (did you mean 'LAT'?)",
+    '[network]\nkind = "transformer"': "network: kind: 'transformer' is not one of AT, CMLM, LAT",
+    '[train]\nprecision = "fp16"': "train: precision: 'fp16' is not one of fp32, bf16 (did you mean 'bf16'?)",
+    "[decode]\nmerge = 3": "decode: merge is a section of single rules; rules is one of official, paper",
+    '[decode]\nmerge.band = 1\nrules = "mine"': "decode: merge is a section of single rules; rules is one of "
+    "official, paper",
+    "[decode.merge]\nbnad = 1": "decode: merge: unknown setting 'bnad' (did you mean 'band'?)",
+    '[decode.merge]\nadjust_to = "middle"': "decode: merge: adjust_to: 'middle' is not one of edge, input",
+    "[network]\nwidth = 100": "network: width must be divisible by heads",
+    "[network]\npiece_length = 1": "network: piece_length must be 2 to 8",
+    "[network]\npiece_length = 9": "network: piece_length must be 2 to 8",
+    "[network]\ndropout = 1": "network: dropout must be at least 0 and below 1",
+    "[network]\ndecoder_layers = 0": "network: at least one layer on each side",
+    "[data]\nmax_length = 510": "data.max_length 510 does not fit network.max_positions 512; "
+    "set network.max_positions to 513 or more",
+    "[data]\nmax_length = 0": "data: max_length must be at least 1",
+    "[data]\nmax_ratio = 0.5": "data: max_ratio must be at least 1",
+    "[vocab]\nsample_lines = 0": "vocab: sample_lines must be at least 1",
+    "[objective]\nalpha = 1.1": "objective: alpha must be 0 to 1",
+    "[objective]\nlabel_smoothing = 1": "objective: label_smoothing must be at least 0 and below 1",
+    "[objective]\ndeletion_rate = -0.1": "objective: deletion_rate must be at least 0 and below 1",
+    "[train]\nsteps = 0": "train: steps must be at least 1",
+    "[train]\nkeep_best = 0": "train: warmup_steps, validate_every, log_every and keep_best must be at least 1",
+    "[train]\nmicro_batch_tokens = 129": "train: step_tokens and micro_batch_tokens must hold one sentence of "
+    "data.max_length + 2 = 130 tokens",
+    "[train]\nstep_tokens = 129": "train: step_tokens and micro_batch_tokens must hold one sentence of "
+    "data.max_length + 2 = 130 tokens",
+    "[decode]\niterations = 0": "decode: iterations must be at least 1",
+    "[decode]\nlength_candidates = 10": "decode: length_candidates must be 1 to 9",
+    "[decode]\nbeam = 0": "decode: beam must be at least 1",
+    "[decode]\nbatch_sentences = 0": "decode: batch_sentences must be at least 1",
+    "[decode.merge]\nempty_probability = 0": "decode: merge: empty_probability must be above 0 and at most 1",
+    "[decode.merge]\nband = -0.1": "decode: merge: band must not be negative",
+}
+
+
+@pytest.mark.parametrize("text", REFUSALS)
+def test_a_refusal_names_file_section_and_remedy(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        load_recipe(_written(tmp_path, text))
+    assert str(caught.value) == f"small.toml: {REFUSALS[text]}"
+
+
+def test_every_requirement_has_a_refusal_in_the_table() -> None:
+    """Read the messages out of the checks, so that a new one without a test is noticed."""
+    messages = [
+        node.value
+        for check in (lath.config.check_recipe, lath.config.check_decode)
+        for node in ast.walk(ast.parse(inspect.getsource(check)))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " must " in node.value
+    ]
+    assert len(messages) > 15
+    assert [text for text in messages if not any(text in refusal for refusal in REFUSALS.values())] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[network]\nkind = "AT"\npiece_length = 1',
+        "[objective]\nalpha = 0",
+        "[objective]\nalpha = 1",
+        "[data]\nmax_length = 509",
+        "[train]\nstep_tokens = 130\nmicro_batch_tokens = 130",
+        "[train]\nlearning_rate = 1",
+        "[decode.merge]\nband = 2",
+        "[decode.merge]\nempty_probability = 1",
+    ],
+)
+def test_the_edge_of_what_is_allowed_is_allowed(text: str, tmp_path: Path) -> None:
+    load_recipe(_written(tmp_path, text))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "none.toml"
+    with pytest.raises(UserError, match=r"none\.toml: no such recipe; see the folder recipes/ for examples$"):
+        load_recipe(path)
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "latin.toml"
+    path.write_bytes("# Grüße".encode("latin-1"))
+    with pytest.raises(UserError, match=r"latin\.toml: not valid UTF-8 \(byte 4\); a recipe is TOML text$"):
+        load_recipe(path)
+
+
+def test_a_slip_in_the_toml_is_placed(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"small\.toml: not valid TOML: .*line 2"):
+        load_recipe(_written(tmp_path, "[train]\nsteps = = 3\n"))
+
+
+def test_whole_numbers_are_welcome_where_fractions_are() -> None:
+    value = settings_from_tree(TrainSettings, {"clip_norm": 1}, "here").clip_norm
+    assert (value, type(value)) == (1.0, float)
+
+
+def test_single_merge_rules_start_from_the_named_set() -> None:
+    official = recipe_from_tree({"decode": {"merge": {"band": 0.1}}}, "here").decode.merge_rules
+    assert official == dataclasses.replace(RULE_SETS["official"], band=0.1)
+    paper = recipe_from_tree({"decode": {"rules": "paper", "merge": {"band": 0.1}}}, "here").decode.merge_rules
+    assert paper == dataclasses.replace(RULE_SETS["paper"], band=0.1)
+
+
+def test_without_single_rules_the_named_set_is_in_force() -> None:
+    assert DecodeSettings().merge_rules == RULE_SETS["official"] == MergeRules()
+    assert DecodeSettings(rules="paper").merge_rules == RULE_SETS["paper"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["decode.rules=paper", "decode.merge.slot_after_eos=true"],
+        ["network.kind=CMLM", "train.learning_rate=3e-4", 'data.train_source="ä.de"'],
+    ],
+)
+def test_settings_survive_json(overrides: list[str], tmp_path: Path) -> None:
+    recipe = load_recipe(_written(tmp_path, ""), overrides)
+    assert recipe_from_tree(json.loads(json.dumps(to_tree(recipe))), "resolved.json") == recipe
+
+
+def test_every_setting_has_a_sentence() -> None:
+    """A default lives in one place, with a sentence below it."""
+    tree = ast.parse(inspect.getsource(lath.config))
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Settings"):
+            for field, after in zip(node.body, [*node.body[1:], None], strict=True):
+                if isinstance(field, ast.AnnAssign):
+                    assert isinstance(after, ast.Expr), f"{node.name}: {ast.unparse(field)}"
