@@ -1,4 +1,4 @@
-# make venv | demo | test | lint | clean      (make PYTHON=/path/to/python3.11 venv picks the interpreter)
+# make venv | demo | test | lint | docs | clean      (make PYTHON=/path/to/python3.11 venv picks the interpreter)
 
 PYTHON ?=
 VENV := .venv
@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FITS := import sys, venv, ensurepip; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))
 
-.PHONY: help venv demo test lint clean
+.PHONY: help venv demo test lint docs clean
 
 help:
 	@echo "make venv   create $(VENV) with the pinned versions of constraints.txt"
 	@echo "make demo   train a small German-English model on the sample in demo/ and translate with it"
 	@echo "make test   set-up, lint, types and all tests"
 	@echo "make lint   ruff and mypy"
+	@echo "make docs   write the generated pages of docs/ anew"
 	@echo "make clean  remove $(VENV), build leftovers and caches"
 	@echo "make PYTHON=/path/to/python3.11 venv   with an interpreter of your choice"
 
@@ -43,6 +44,9 @@ lint: $(STAMP)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy --strict lath
+
+docs: $(STAMP)
+	$(BIN)/python docs/generate.py
 
 # One thread for each of the two workers: more would only get in each other's way.
 test: lint

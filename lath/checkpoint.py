@@ -8,6 +8,7 @@ Both are written beside their final name and renamed: whole or absent. docs/form
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -249,18 +250,29 @@ def list_checkpoints(folder: Path) -> list[Checkpoint]:
     """All whole checkpoints of a run, oldest first."""
     found: list[Checkpoint] = []
     for path in folder.glob("step-*/" + STATE):
-        tree: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        number = tree.pop("format", None)
-        if number != FORMAT:
-            raise UserError(f"{path}: format {number}, but this version of lath reads format {FORMAT}; update lath")
-        found.append(Checkpoint(path.parent, TrainState(**tree)))
+        found.append(Checkpoint(path.parent, _read_state(path)))
     return sorted(found, key=lambda checkpoint: checkpoint.state.step)
 
 
+def _read_state(path: Path) -> TrainState:
+    try:
+        tree: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        number = tree.pop("format")
+        if number == FORMAT:
+            return TrainState(**tree)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"{path}: damaged or not written by lath ({type(error).__name__}: {error}); "
+            f"remove {path.parent} to go on without this checkpoint"
+        ) from None
+    raise UserError(f"{path}: format {number}, but this version of lath reads format {FORMAT}; update lath")
+
+
 def best_checkpoints(checkpoints: Sequence[Checkpoint], count: int) -> list[Checkpoint]:
-    """The validated checkpoints with the lowest validation loss, best first."""
-    scored = [(c.state.valid_loss, c.state.step, c) for c in checkpoints if c.state.valid_loss is not None]
-    return [checkpoint for _, _, checkpoint in sorted(scored, key=lambda entry: entry[:2])[:count]]
+    """The validated checkpoints with the lowest validation loss, best first; a loss that is no number is never good."""
+    scored = [(loss, c.state.step, c) for c in checkpoints if (loss := c.state.valid_loss) is not None]
+    finite = [entry for entry in scored if math.isfinite(entry[0])]
+    return [checkpoint for _, _, checkpoint in sorted(finite, key=lambda entry: entry[:2])[:count]]
 
 
 def prune_checkpoints(folder: Path, keep_best: int) -> None:
@@ -269,6 +281,7 @@ def prune_checkpoints(folder: Path, keep_best: int) -> None:
     kept = {checkpoint.directory for checkpoint in best_checkpoints(checkpoints, keep_best)}
     for checkpoint in checkpoints[:-1]:
         if checkpoint.directory not in kept:
+            (checkpoint.directory / STATE).unlink()  # first, so that a kill in between leaves nothing that looks whole
             shutil.rmtree(checkpoint.directory)
         else:
             (checkpoint.directory / OPTIMIZER).unlink(missing_ok=True)

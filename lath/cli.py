@@ -8,20 +8,30 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from lath import __version__
 from lath.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from lath.translator import Hypothesis
 
 # Everything that needs torch is imported inside the verbs: help and mistakes answer at once.
 
 
 class _Parser(argparse.ArgumentParser):
     """argparse with our form of error and the example first."""
+
+    example = ""
+
+    def format_help(self) -> str:
+        example = f"Example: {self.example}\n\n" if self.example else ""
+        return example + super().format_help()
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (see {self.prog} --help)")
@@ -72,7 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
     average.add_argument("run_directory", metavar="run", type=Path, help="run directory of lath train")
     average.add_argument("out", type=Path, help="model directory to write; must not exist")
     average.add_argument(
-        "--best", type=int, metavar="N", default=5, help="checkpoints to average, by validation loss (5)"
+        "--best", type=_count, metavar="N", default=5, help="checkpoints to average, by validation loss (5)"
     )
 
     translate = _verb(verbs, "translate", _translate, "Translate text, line n in is line n out.",
@@ -105,12 +115,8 @@ def build_parser() -> argparse.ArgumentParser:
 def _verb(
     verbs: Any, name: str, run: Callable[[argparse.Namespace], None], what: str, example: str
 ) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        name,
-        help=what,
-        description=f"Example: {example}\n\n{what}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser: _Parser = verbs.add_parser(name, help=what, description=what)
+    parser.example = example
     parser.set_defaults(run=run)
     return parser
 
@@ -122,6 +128,12 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="cpu, cuda or auto (default: a GPU where there is one)")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
 
 
 # ---- verbs ------------------------------------------------------------------------------------------------------
@@ -171,17 +183,32 @@ def _translate(arguments: argparse.Namespace) -> None:
     lines: Iterator[str] = read_lines(arguments.input or Path("/dev/stdin"))
     settings = _decode_overrides(arguments.overrides)
     translator = load(arguments.model, arguments.device)
-    for hypothesis in translator.hypotheses(lines, **settings):
+    for hypothesis in _with_bar(translator.hypotheses(lines, **settings), arguments.input):
         sys.stdout.write(hypothesis.text + "\n")
-    sys.stdout.flush()
+
+
+def _with_bar(hypotheses: Iterator[Hypothesis], source: Path | None) -> Iterable[Hypothesis]:
+    """The hypotheses with a progress bar, unless the translations themselves can be seen to go by."""
+    from tqdm import tqdm
+
+    from lath.files import count_lines
+
+    wanted = sys.stderr.isatty() and not sys.stdout.isatty()
+    # A pipe, unlike a file, can be read only once.
+    total = count_lines(source) if wanted and source is not None and source.is_file() else None
+    bar: Iterable[Hypothesis] = tqdm(hypotheses, total=total, unit="line", disable=not wanted)
+    return bar
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
     from lath.evaluate import compare, evaluate
-    from lath.files import read_lines
+    from lath.files import misaligned, read_lines
 
     reference = list(read_lines(arguments.reference))
     systems = [list(read_lines(path)) for path in arguments.hypotheses]
+    for path, lines in zip(arguments.hypotheses, systems, strict=True):
+        if len(lines) != len(reference):
+            raise misaligned(arguments.reference, len(reference), path, len(lines))
     for path, lines in zip(arguments.hypotheses, systems, strict=True):
         print(f"{path}\n{evaluate(lines, reference, arguments.tokenised, ter=arguments.ter)}")
     if len(systems) == 2:
@@ -192,7 +219,7 @@ def _show(arguments: argparse.Namespace) -> None:
     from lath.show import explain, show
 
     if arguments.sentence is None:
-        print(show(arguments.thing))
+        print(show(arguments.thing, arguments.overrides))
         return
     from lath.translator import load
 
@@ -220,40 +247,54 @@ def _decode_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # our text is UTF-8 whatever the locale
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     try:
-        return _run(sys.argv[1:] if arguments is None else list(arguments))
+        _run(sys.argv[1:] if arguments is None else list(arguments))
+        sys.stdout.flush()  # here, where a full disk or a broken pipe is answered
+        return 0
     except UserError as error:
-        print(f"lath: error: {error}", file=sys.stderr)
-        return 2
+        return _refuse(str(error))
     except KeyboardInterrupt as error:
-        print(f"lath: {error or 'interrupted'}", file=sys.stderr)
+        print(f"lath: {str(error) or 'interrupted'}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader of our output went away (lath translate | head): nothing is wrong, and nothing is left to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno == errno.ENOSPC:
+            _drop_output()
+            where = error.filename or "standard output"
+            return _refuse(f"disk full while writing {where}: free some space and run the same command again")
+        if error.filename is None:
             raise
-        where = error.filename or "standard output"
-        print(
-            f"lath: error: disk full while writing {where}: free some space and run the same command again",
-            file=sys.stderr,
-        )
-        return 2
+        return _refuse(f"{error.filename}: {error.strerror}; check the path and your rights to it")
 
 
-def _run(arguments: list[str]) -> int:
+def _refuse(message: str) -> int:
+    print("lath: error:", message.replace("\n", " "), file=sys.stderr)
+    return 2
+
+
+def _drop_output() -> None:
+    """Give up what could not be written; the interpreter would try it again at exit, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(arguments: list[str]) -> None:
     parser = build_parser()
     verbs = verb_parsers(parser)
     if not arguments:
         parser.print_help()
-        return 0
+        return
     if not arguments[0].startswith("-") and arguments[0] not in verbs:
         raise UserError(f"unknown verb {arguments[0]!r}{did_you_mean(arguments[0], verbs)}; see lath --help")
-    parsed = parser.parse_args(arguments)
+    try:
+        parsed = parser.parse_args(arguments)
+    except SystemExit:  # --help and --version; a mistake is a UserError
+        return
     parsed.run(parsed)
-    return 0
 
 
 def verb_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:

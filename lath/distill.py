@@ -16,9 +16,12 @@ from typing import Any
 
 from tqdm import tqdm
 
+from lath.checkpoint import CONFIG, WEIGHTS
+from lath.config import to_tree
 from lath.errors import UserError
-from lath.files import count_lines, read_lines, whole_file
-from lath.translator import Translator
+from lath.files import count_lines, read_lines, whole_directory, whole_file
+from lath.translator import Translator, with_overrides
+from lath.vocab import vocab_files
 
 SHARD_LINES = 10_000
 
@@ -29,14 +32,17 @@ def distill(
     """Translate `source` into `out`, shard by shard; returns the line count. The same call goes on after a kill."""
     if out.exists():
         raise UserError(f"{out}: exists already; choose another name or remove it")
+    if out.suffix in (".gz", ".xz"):
+        raise UserError(f"{out}: the text is written unpacked; choose a name without {out.suffix}")
+    decoding = to_tree(with_overrides(translator.info.decode, settings))
+    del decoding["batch_sentences"]  # the text does not depend on it; a smaller one may be what lets a run go on
     lines = count_lines(source)
     shards = out.with_name(out.name + ".shards")
-    _claim(shards, {"model": _fingerprint(model), "source": str(source), "lines": lines,
-                    "shard_lines": shard_lines, "settings": settings})  # fmt: skip
-    count = -(-lines // shard_lines)
+    _claim(shards, {"model": _fingerprint(model), "settings": decoding, "shard size": shard_lines})
+    finished: list[Path] = []
     with tqdm(total=lines, unit="line", disable=None) as bar:
         for number, chunk in enumerate(_chunks(read_lines(source), shard_lines)):
-            shard = _shard(shards, number)
+            shard = shards / _shard_name(number, chunk)
             if not shard.exists():
                 with whole_file(shard) as partial, partial.open("w", encoding="utf-8", newline="\n") as stream:
                     for hypothesis in translator.hypotheses(chunk, **settings):
@@ -44,9 +50,10 @@ def distill(
                         bar.update()
             else:
                 bar.update(len(chunk))
+            finished.append(shard)
     with whole_file(out) as partial, partial.open("wb") as joined:
-        for number in range(count):
-            with _shard(shards, number).open("rb") as part:
+        for shard in finished:
+            with shard.open("rb") as part:
                 shutil.copyfileobj(part, joined)
     shutil.rmtree(shards)
     return lines
@@ -56,29 +63,31 @@ def _claim(shards: Path, job: dict[str, Any]) -> None:
     """Create the shard folder, or make sure that the one found is of the same job."""
     path = shards / "job.json"
     if not path.exists():
-        shards.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as partial:
-            partial.write_text(json.dumps(job) + "\n", encoding="utf-8")
+        with whole_directory(shards) as partial:
+            (partial / path.name).write_text(json.dumps(job) + "\n", encoding="utf-8")
         return
     before = json.loads(path.read_text(encoding="utf-8"))
     changed = [key for key, value in job.items() if before.get(key) != value]
     if changed:
         raise UserError(
-            f"{shards}: holds an unfinished run with another {', '.join(changed)}; "
+            f"{shards}: holds an unfinished run that differs from this one in {', '.join(changed)}; "
             f"repeat that command to finish it, or remove the folder to start over"
         )
 
 
 def _fingerprint(model: Path) -> str:
-    """Tells one model from another by the head of its weights and its settings."""
-    digest = hashlib.sha256((model / "config.json").read_bytes())
-    with (model / "model.safetensors").open("rb") as stream:
-        digest.update(stream.read(1 << 22))
-    return digest.hexdigest()[:16]
+    """Tells one model from another by everything that decides its translations."""
+    digest = hashlib.sha256()
+    for path in (model / CONFIG, model / WEIGHTS, *vocab_files(model)):
+        with path.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()
 
 
-def _shard(shards: Path, number: int) -> Path:
-    return shards / f"{number:06d}.txt"
+def _shard_name(number: int, lines: list[str]) -> str:
+    """Tells whose translation a shard is: where the source was edited meanwhile, it is not taken for the new one's."""
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return f"{number:06d}-{digest[:16]}.txt"
 
 
 def _chunks(lines: Iterator[str], size: int) -> Iterator[list[str]]:

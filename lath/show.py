@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from lath.checkpoint import CONFIG, best_checkpoints, list_checkpoints, read_info
-from lath.config import load_recipe, to_tree
+from lath.config import Recipe, load_recipe, recipe_from_tree, to_tree
 from lath.data import read_data_info
 from lath.decode import Pass
 from lath.errors import UserError
@@ -18,6 +22,8 @@ from lath.vocab import MASK, Vocab
 def explain(hypothesis: Hypothesis, vocab: Vocab) -> str:
     """Each pass of a traced hypothesis: its input, the pieces, how they were merged, and what was masked."""
     lines: list[str] = []
+    if not hypothesis.passes:
+        lines.append("No passes to show: it is blank, or was written token by token (AT), or without a trace.")
     for number, passes in enumerate(hypothesis.passes, start=1):
         if len(hypothesis.passes) > 1:
             lines.append(f"Part {number} of {len(hypothesis.passes)}")
@@ -29,17 +35,17 @@ def explain(hypothesis: Hypothesis, vocab: Vocab) -> str:
 def _explain_pass(told: Pass, vocab: Vocab) -> list[str]:
     """One pass, indented."""
     width = max(len(vocab.token(id)) for id in told.input)
-    lines = ["  decoder input and the piece predicted at each position (probability of each token):"]
+    single = all(len(piece) == 1 for piece in told.pieces)  # CMLM: tokens fill masks, nothing is merged
+    what = "token" if single else "piece"
+    lines = [f"  decoder input and the {what} predicted at each position (probability of each token):"]
     for place, (id, piece, scores) in enumerate(zip(told.input, told.pieces, told.scores, strict=True)):
-        written = "  ".join(
-            f"{vocab.token(t)} {100 * 2.718281828459045**s:.0f}%" for t, s in zip(piece, scores, strict=True)
-        )
+        written = "  ".join(f"{vocab.token(t)} {100 * math.exp(s):.0f}%" for t, s in zip(piece, scores, strict=True))
         lines.append(f"    {place:3d} {vocab.token(id):{width}}  {written}")
     notable = [decision for decision in told.decisions if decision.step != "match"]
     if notable:
         lines.append("  merging:")
         lines += [f"    piece {decision.piece:3d} {_explain_decision(decision, vocab)}" for decision in notable]
-    lines.append(f"  merged:      {_words(told.output, vocab)}")
+    lines.append(f"  {'filled:' if single else 'merged:'}      {_words(told.output, vocab)}")
     if told.masked:
         shown = [MASK if place in told.masked else id for place, id in enumerate(told.output)]
         lines.append(f"  masked:      {_words(shown, vocab)}")
@@ -63,10 +69,12 @@ def _words(ids: tuple[int, ...] | list[int], vocab: Vocab) -> str:
     return " ".join(vocab.token(id) for id in ids)
 
 
-def show(thing: Path) -> str:
-    """What a recipe, a prepared data directory, a run directory or a model directory holds."""
+def show(thing: Path, overrides: Sequence[str] = ()) -> str:
+    """What a recipe (with `overrides` like --set), a prepared data, a run or a model directory holds."""
     if thing.is_file():
-        return json.dumps(to_tree(load_recipe(thing)), indent=2)
+        return json.dumps(to_tree(load_recipe(thing, overrides)), indent=2)
+    if overrides:
+        raise UserError(f"--set {overrides[0]}: changes a recipe, or how a sentence is translated; {thing} is neither")
     if (thing / "resolved.json").is_file():
         return _show_run(thing)
     if (thing / CONFIG).is_file():
@@ -80,7 +88,7 @@ def show(thing: Path) -> str:
 def _show_model(directory: Path) -> str:
     info = read_info(directory)
     card = directory / "README.md"
-    text = card.read_text(encoding="utf-8") if card.is_file() else ""
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     return f"{text}\ndecoding defaults: {json.dumps(to_tree(info.decode))}"
 
 
@@ -92,16 +100,29 @@ def _show_data(directory: Path) -> list[str]:
 
 
 def _show_run(run: Path) -> str:
-    recipe = json.loads((run / "resolved.json").read_text(encoding="utf-8"))
+    recipe = _resolved_recipe(run / "resolved.json")
     checkpoints = list_checkpoints(run / "checkpoints")
-    lines = [f"{run}: {recipe['network']['kind']}, {recipe['train']['steps']} steps"]
-    entries = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    trained = [entry for entry in entries if "loss" in entry]
+    lines = [f"{run}: {recipe.network.kind}, {recipe.train.steps} steps"]
+    trained = [entry for entry in _log_entries(run / "log.jsonl") if "loss" in entry]
     if trained:
         last = trained[-1]
         speed = last["tokens_per_second"]
         lines.append(f"  step {last['step']}: training loss {last['loss']:.3f}, {speed:,.0f} tokens/s")
-    for checkpoint in best_checkpoints(checkpoints, recipe["train"]["keep_best"]):
+    for checkpoint in best_checkpoints(checkpoints, recipe.train.keep_best):
         lines.append(f"  step {checkpoint.state.step}: validation loss {checkpoint.state.valid_loss:.4f}")
     state = "finished" if (run / "model").is_dir() else "unfinished; go on with lath train ... --resume"
     return "\n".join([*lines, f"  {state}"])
+
+
+def _resolved_recipe(path: Path) -> Recipe:
+    try:
+        return recipe_from_tree(json.loads(path.read_text(encoding="utf-8")), str(path))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: damaged or not written by lath ({error}); copy the run directory again") from None
+
+
+def _log_entries(path: Path) -> Iterator[dict[str, Any]]:
+    """The whole lines of a log; a run that is under way, or was killed, may have begun another."""
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+        with contextlib.suppress(json.JSONDecodeError):
+            yield json.loads(line)

@@ -19,6 +19,7 @@ from lath.checkpoint import LoadedModel, ModelInfo, load_model
 from lath.config import DecodeSettings, check_decode, settings_from_tree, to_tree
 from lath.decode import Decoded, Pass, decode
 from lath.errors import UserError
+from lath.merge import MergeRules
 from lath.model import Model
 from lath.split import split_long
 from lath.vocab import EOS, Vocab
@@ -47,11 +48,15 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        device = torch.device(name)
+        device: torch.device | None = torch.device(name)
     except RuntimeError:
-        raise UserError(f"unknown device {name!r}; use cpu, cuda or auto") from None
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise UserError(f"unknown device {name!r}; use cpu, cuda or auto")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("device cuda: this machine has no usable GPU; use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"device {name}: this machine has {torch.cuda.device_count()} GPUs, the first is cuda:0")
     return device
 
 
@@ -64,8 +69,12 @@ def load(model: str | Path, device: str = "auto") -> Translator:
 def with_overrides(settings: DecodeSettings, overrides: dict[str, Any]) -> DecodeSettings:
     """Decoding settings with some changed by name, checked like a recipe's."""
     given = {key: value for key, value in overrides.items() if value is not None}
-    if "rules" in given and "merge" not in given:
-        given["merge"] = None  # another rule set replaces the model's own rules whole
+    if isinstance(given.get("merge"), MergeRules):
+        given["merge"] = to_tree(given["merge"])
+    if "rules" in given:
+        given.setdefault("merge", None)  # another rule set replaces the model's own rules whole
+    elif isinstance(given.get("merge"), dict) and settings.merge is not None:
+        given["merge"] = {**to_tree(settings.merge), **given["merge"]}  # a single rule changes that rule alone
     changed = settings_from_tree(DecodeSettings, {**to_tree(settings), **given}, "decode")
     check_decode(changed, "decode")
     return changed
@@ -89,8 +98,9 @@ class Translator:
         """Hypotheses in the order of the lines, which may come from a file or any other stream."""
         if isinstance(lines, str):
             raise UserError("translate takes a list of lines, not one text; write translate([text])")
-        chosen = with_overrides(self.info.decode, settings)
-        stream = iter(lines)
+        return self._stream(iter(lines), with_overrides(self.info.decode, settings), trace)
+
+    def _stream(self, stream: Iterator[str], chosen: DecodeSettings, trace: bool) -> Iterator[Hypothesis]:
         while chunk := list(itertools.islice(stream, READ_AHEAD * chosen.batch_sentences)):
             yield from self._translate_chunk(chunk, chosen, trace)
 
@@ -112,7 +122,8 @@ class Translator:
         if len(ids) <= self.info.max_length:
             return [ids] if ids else []
         parts = split_long(line, lambda text: len(self.source_vocab.encode(text)) <= self.info.max_length)
-        return [self.source_vocab.encode(part) for part in parts]
+        # A part of nothing but invisible characters has no tokens, and nothing to say.
+        return [ids for part in parts if (ids := self.source_vocab.encode(part))]
 
     def _decode_all(self, sentences: list[list[int]], settings: DecodeSettings, trace: bool) -> list[Decoded]:
         """Decode in batches of like length, and put the results back in order."""
@@ -128,7 +139,7 @@ class Translator:
         if not parts:
             return Hypothesis("", 0.0, 0, 0)
         return Hypothesis(
-            text=_one_line(" ".join(self.target_vocab.decode(part.ids) for part in parts)),
+            text=_one_line(" ".join(filter(None, (self.target_vocab.decode(part.ids) for part in parts)))),
             score=sum(part.score for part in parts) / len(parts),
             iterations=max(part.iterations for part in parts),
             parts=len(parts),

@@ -18,8 +18,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from lath.batches import Batch
+from lath.config import ObjectiveSettings
 from lath.merge import RULE_SETS, MergeRules, Sentence, merge_pieces, next_input, wrap
+from lath.objective import (
+    MASKED,
+    NO_TARGET,
+    VISIBLE,
+    Totals,
+    length_loss,
+    piece_examples,
+    token_losses,
+    weigh_tokens,
+)
+from lath.vocab import PAD, SOP
 
 FOLDER = Path(os.environ.get("LATH_CASES") or Path(__file__).parent / "cases")
 TREES: dict[str, Any] = {path.name: json.loads(path.read_bytes()) for path in sorted(FOLDER.glob("*.json"))}
@@ -194,3 +208,57 @@ def test_switches_are_read(overrides: dict[str, Any], expected: dict[str, Any]) 
 def test_switches_that_are_not_offered_are_named(overrides: dict[str, Any]) -> None:
     ((switch, value),) = overrides.items()
     assert _rules(overrides, 3) == f"{switch} = {value}"
+
+
+# ---- training cases: sampling and loss --------------------------------------------------------------------------
+
+SAMPLES = {
+    f"{name}-sample-{number}": sample
+    for name, tree in TREES.items()
+    if _holds_train_cases(tree)
+    for number, sample in enumerate(tree["samples"])
+}
+LOSSES = {
+    f"{name}-loss-{number}": case
+    for name, tree in TREES.items()
+    if _holds_train_cases(tree)
+    for number, case in enumerate(tree["losses"])
+}
+
+
+def _flags(places: list[int], length: int) -> torch.Tensor:
+    return torch.tensor([[place in places for place in range(length)]])
+
+
+@pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
+def test_training_sample(sample: dict[str, Any]) -> None:
+    target = torch.tensor([sample["target"]])
+    masked, deleted = (_flags(sample[name], target.shape[1]) for name in ("masked", "deleted"))
+    examples = piece_examples(Batch(target, target), masked, deleted, sample["K"], deleted_as_masked=False)
+    size = len(sample["decoder_input"])
+    assert examples.decoder_input[0, :size].tolist() == sample["decoder_input"]
+    assert (examples.decoder_input[0, size:] == PAD).all()
+    assert examples.targets[0, :size].tolist() == sample["local_targets"]
+    assert examples.groups[0, :size].tolist() == sample["group"]
+    assert (examples.groups[0, size:] == NO_TARGET).all()
+    assert examples.lengths.tolist() == [sample["length_target"]]
+    # The local translator reads <sop> and then the window without its last token.
+    assert [[SOP, *row[:-1]] for row in sample["local_targets"]] == sample["local_inputs"]
+
+
+@pytest.mark.parametrize("case", LOSSES.values(), ids=LOSSES)
+def test_training_loss(case: dict[str, Any]) -> None:
+    groups = torch.tensor(case["group"])
+    wanted = groups != NO_TARGET
+    logits, targets = torch.tensor(case["logits"])[wanted], torch.tensor(case["targets"])[wanted]
+    objective = ObjectiveSettings(loss="official", alpha=0.1, label_smoothing=0.1)
+    totals = Totals((groups == MASKED).sum(), (groups == VISIBLE).sum(), torch.tensor(0))
+
+    def token_part(smoothing: float) -> torch.Tensor:
+        return weigh_tokens(token_losses(logits, targets, smoothing), groups[wanted], totals, "LAT", objective)
+
+    lengths = torch.tensor(case["length_targets"])
+    length = length_loss(torch.tensor(case["length_log_probs"]), lengths, totals, objective)
+    assert length.item() == pytest.approx(case["length_part"], abs=1e-6)
+    assert token_part(0.0).item() == pytest.approx(case["token_nll_part"], abs=1e-6)
+    assert (token_part(0.1) + length).item() == pytest.approx(case["total"], abs=1e-6)

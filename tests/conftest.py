@@ -1,0 +1,100 @@
+"""Tiny models, trained once in each worker: as fast as reading them from a neighbour, and nothing to lock."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from toy import toy_recipe
+
+from lath.checkpoint import LoadedModel, load_model
+from lath.config import Recipe
+from lath.data import prepare
+from lath.train import train
+from lath.translator import Translator, load
+from lath.vocab import Vocab
+
+torch.set_num_threads(1)
+
+CPU = torch.device("cpu")
+
+
+class SpelledVocab:
+    """A vocabulary whose text is the numbers of its tokens, so that no two outputs look alike."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        self.vocab, self.size = vocab, vocab.size
+
+    def encode(self, text: str) -> list[int]:
+        return self.vocab.encode(text)
+
+    def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
+        return self.vocab.encode_lines(lines)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return " ".join(str(id) for id in ids)
+
+    def token(self, id: int) -> str:
+        return str(id)
+
+
+Runs = Callable[[str], Path]
+Translators = Callable[[str], Translator]
+
+
+@pytest.fixture(scope="session")
+def toy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Text of a toy language (train.src, train.tgt, valid.src, valid.tgt), and `data`, prepared from it."""
+    folder = tmp_path_factory.mktemp("toy")
+    prepare(small_recipe(folder, "AT"), folder / "data")
+    return folder
+
+
+def small_recipe(folder: Path, kind: str) -> Recipe:
+    """Just enough to have two checkpoints; the model knows next to nothing."""
+    return toy_recipe(folder, kind, steps=20, validate_every=10, keep_best=2, log_every=5, step_tokens=300)
+
+
+@pytest.fixture(scope="session")
+def toy_run(toy_folder: Path) -> Runs:
+    """The run directory of a small model of each kind."""
+
+    def run(kind: str) -> Path:
+        directory = toy_folder / f"run-{kind}"
+        if not directory.exists():
+            train(small_recipe(toy_folder, kind), "", toy_folder / "data", directory, CPU)
+        return directory
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def trained(toy_run: Runs) -> Translators:
+    """A small trained model of each kind, ready to translate."""
+    return lambda kind: load(toy_run(kind) / "model", "cpu")
+
+
+@pytest.fixture(scope="session")
+def wild(toy_run: Runs) -> Translators:
+    """An untrained model of each kind that has something different to say everywhere, in numbers."""
+
+    def make(kind: str) -> Translator:
+        loaded = load_model(toy_run(kind) / "model", CPU)
+        generator = torch.Generator().manual_seed(7)
+        for name, parameter in loaded.model.named_parameters():
+            if parameter.dim() > 1:
+                embedding = "tables" in name or "positions" in name
+                torch.nn.init.normal_(parameter, std=1.0 if embedding else 0.15, generator=generator)
+        spelled = SpelledVocab(loaded.target_vocab)
+        return Translator(LoadedModel(loaded.model, loaded.info, loaded.source_vocab, spelled), CPU)
+
+    return make
+
+
+@pytest.fixture
+def model_copy(toy_run: Runs, tmp_path: Path) -> Path:
+    """A model directory (LAT) that a test may spoil."""
+    return Path(shutil.copytree(toy_run("LAT") / "model", tmp_path / "model"))

@@ -1,0 +1,179 @@
+"""The rules of the house that a program can check (docs/design.md)."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ORDER = (
+    "errors", "merge", "config", "files", "split", "vocab", "data", "batches", "model", "objective", "decode",
+    "checkpoint", "translator", "train", "distill", "evaluate", "show", "cli",
+)  # fmt: skip
+"""A module imports only from those before it."""
+LONGEST_FUNCTION = 70
+WIDEST_SIGNATURE = 9
+
+FILES = sorted((ROOT / "lath").glob("**/*.py"))
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """The modules of ours that are imported anywhere in a module, also inside functions."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.removeprefix("lath.") for alias in node.names if alias.name.startswith("lath.")}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide where a name comes from"
+            if node.module == "lath":
+                found |= {alias.name for alias in node.names} & set(ORDER)
+            elif node.module and node.module.startswith("lath."):
+                found.add(node.module.removeprefix("lath."))
+    return found
+
+
+def functions() -> Iterator[tuple[str, Function]]:
+    """Every function and method, with a name to tell it by."""
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, Function):
+                yield f"{path.name}: {node.name}", node
+
+
+def parameters(function: Function) -> list[ast.arg]:
+    """All parameters, self left out."""
+    arguments = function.args
+    listed = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    return [argument for argument in listed if argument is not None and argument.arg not in ("self", "cls")]
+
+
+def test_every_module_has_its_place() -> None:
+    assert {path.stem for path in FILES if not path.name.startswith("__")} == set(ORDER)
+
+
+@pytest.mark.parametrize("module", ORDER)
+def test_a_module_imports_only_from_those_before_it(module: str) -> None:
+    before = ORDER[: ORDER.index(module)]
+    tree = TREES[ROOT / "lath" / f"{module}.py"]
+    assert imported(tree) - set(before) == set()  # so there can be no cycle either
+
+
+def test_merging_needs_nothing_but_the_standard_library() -> None:
+    tree = TREES[ROOT / "lath/merge.py"]
+    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    modules |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert {str(name).split(".")[0] for name in modules} <= sys.stdlib_module_names
+
+
+def test_functions_are_short() -> None:
+    lengths = {name: (node.end_lineno or 0) - node.lineno + 1 for name, node in functions()}
+    assert {name: length for name, length in lengths.items() if length > LONGEST_FUNCTION} == {}
+
+
+def test_signatures_are_narrow() -> None:
+    widths = {name: len(parameters(node)) for name, node in functions()}
+    assert {name: width for name, width in widths.items() if width > WIDEST_SIGNATURE} == {}
+
+
+def test_no_class_inherits_from_another_of_ours() -> None:
+    classes = [node for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    names = {node.name for node in classes}
+    # An error may be a special case of another one of Python's, but Protocols and networks have no children.
+    bases = {node.name: {ast.unparse(base).split(".")[-1] for base in node.bases} & names for node in classes}
+    assert {name: ours for name, ours in bases.items() if ours} == {}
+
+
+def public(body: list[ast.stmt]) -> Iterator[Function | ast.ClassDef]:
+    """What a module or class offers by a name without an underscore."""
+    for node in body:
+        if isinstance(node, (Function, ast.ClassDef)) and not node.name.startswith("_"):
+            yield node
+
+
+def described_by_protocols(tree: ast.Module) -> set[str]:
+    """Methods that a Protocol of the module documents once for all classes that fulfil it."""
+    protocols = [n for n in tree.body if isinstance(n, ast.ClassDef) and "Protocol" in map(ast.unparse, n.bases)]
+    return {method.name for protocol in protocols for method in public(protocol.body)}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_everything_public_is_explained(path: Path) -> None:
+    tree = TREES[path]
+    assert ast.get_docstring(tree), "a module opens with what it does"
+    silent = []
+    for node in public(tree.body):
+        if not ast.get_docstring(node):
+            silent.append(node.name)
+        if isinstance(node, ast.ClassDef):
+            silent += [
+                f"{node.name}.{method.name}"
+                for method in public(node.body)
+                if not ast.get_docstring(method) and method.name not in described_by_protocols(tree)
+            ]
+    assert silent == []
+
+
+def test_everything_is_typed() -> None:
+    untyped = [
+        name for name, node in functions() if node.returns is None or not all(p.annotation for p in parameters(node))
+    ]
+    assert untyped == []
+
+
+WITHOUT = """
+import importlib, sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {absent!r}:
+            raise ImportError(name + " is not there")
+sys.meta_path.insert(0, Absent())
+for module in {modules!r}:
+    importlib.import_module("lath." + module)
+"""
+
+
+@pytest.mark.parametrize(
+    ("absent", "modules"),
+    [
+        # Training and distilling also want tqdm, from which they get their bars.
+        (["sacrebleu", "subword_nmt", "sacremoses", "tqdm"], [m for m in ORDER if m not in ("train", "distill")]),
+        (["sacrebleu", "subword_nmt", "sacremoses"], list(ORDER)),
+    ],
+    ids=["to translate", "everything"],
+)
+def test_the_core_imports_without_the_rest(absent: list[str], modules: list[str]) -> None:
+    """torch, numpy, sentencepiece and safetensors are enough to import everything that translates."""
+    script = WITHOUT.format(absent=absent, modules=modules)
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    script = "import sys, lath.cli; lath.cli.main(['--help']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True).returncode == 0
+
+
+def project_files() -> list[Path]:
+    """The project's own text, without what is installed, built or downloaded."""
+    folders = ("lath", "tests", "docs", "recipes", "demo", "benchmarks", ".ci")
+    inside = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    return [
+        path for path in [*inside, *ROOT.glob("*.*"), ROOT / "Makefile"] if path.is_file() and path.suffix != ".pyc"
+    ]
+
+
+def test_no_drawer_for_odds_and_ends() -> None:
+    assert [path for path in project_files() if path.stem in ("utils", "util", "helpers", "misc", "common")] == []
+
+
+def test_no_path_of_one_machine() -> None:
+    machine = re.compile(rb"(?<![\w.])/(?:work|root|home|Users|mnt|tmp)/\w")
+    assert [str(path.relative_to(ROOT)) for path in project_files() if machine.search(path.read_bytes())] == []

@@ -1,0 +1,107 @@
+"""Recipes are right: each resolves, and says nothing that the defaults say already."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lath.cli import build_parser
+from lath.config import DecodeSettings, Recipe, load_recipe, to_tree
+from lath.merge import RULE_SETS
+
+FOLDER = Path(__file__).parent.parent / "recipes"
+RECIPES = sorted(FOLDER.glob("*.toml"))
+PAPER = {
+    "iwslt14-deen": ("de", "en", 10_000, False, 50_000, 32_000),
+    "wmt14-ende": ("en", "de", 32_000, True, 300_000, 128_000),
+    "wmt14-deen": ("de", "en", 32_000, True, 300_000, 128_000),
+    "wmt16-enro": ("en", "ro", 40_000, True, 300_000, 128_000),
+    "wmt16-roen": ("ro", "en", 40_000, True, 300_000, 128_000),
+}
+
+each_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+
+
+def same_as_default(tree: Mapping[str, Any], default: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The settings of a tree that equal the default, by name."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from same_as_default(value, default[key], f"{prefix}{key}.")
+        elif value == default[key]:
+            yield prefix + key
+
+
+@each_recipe
+def test_a_recipe_resolves_and_holds_only_what_differs(path: Path) -> None:
+    load_recipe(path)
+    tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    default = to_tree(Recipe())
+    rules = tree.get("decode", {}).get("rules", DecodeSettings.rules)
+    default["decode"]["merge"] = dataclasses.asdict(RULE_SETS[rules])
+    assert list(same_as_default(tree, default)) == []
+
+
+def test_a_setting_that_says_nothing_is_found() -> None:
+    tree = {"train": {"steps": 300_000, "seed": 2}, "decode": {"merge": {"band": 0.05}}}
+    default = to_tree(Recipe())
+    default["decode"]["merge"] = dataclasses.asdict(RULE_SETS["official"])
+    assert list(same_as_default(tree, default)) == ["train.steps", "decode.merge.band"]
+
+
+@each_recipe
+@pytest.mark.parametrize("kind", ["AT", "CMLM", "LAT"])
+def test_a_recipe_serves_teacher_and_students(path: Path, kind: str) -> None:
+    assert load_recipe(path, [f"network.kind={kind}"]).network.kind == kind
+
+
+@each_recipe
+def test_a_recipe_tells_its_purpose_and_names_its_text(path: Path) -> None:
+    data = load_recipe(path).data
+    assert path.read_text(encoding="utf-8").startswith("# ")
+    for side, language in (("source", data.source_language), ("target", data.target_language)):
+        for split in ("train", "valid"):
+            name = getattr(data, f"{split}_{side}")
+            assert Path(name.removesuffix(".xz")).suffix == f".{language}", name
+            assert not Path(name).is_absolute()
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_papers_tasks_have_the_papers_settings(name: str) -> None:
+    """Appendices A and B, section 4.1."""
+    source, target, size, joint, steps, tokens = PAPER[name]
+    recipe = load_recipe(FOLDER / f"{name}.toml")
+    assert (recipe.data.source_language, recipe.data.target_language) == (source, target)
+    assert (recipe.vocab.kind, recipe.vocab.size, recipe.vocab.joint) == ("subword-nmt", size, joint)
+    train, network = recipe.train, recipe.network
+    assert (train.steps, train.step_tokens, train.learning_rate, train.warmup_steps) == (steps, tokens, 5e-4, 10_000)
+    assert (train.adam_beta1, train.adam_beta2, train.adam_epsilon, train.weight_decay) == (0.9, 0.999, 1e-6, 0.01)
+    assert (network.width, network.feedforward, network.heads, network.dropout) == (512, 2048, 8, 0.3)
+    assert (network.encoder_layers, network.decoder_layers, network.piece_length) == (6, 6, 3)
+    assert (recipe.objective.alpha, recipe.objective.label_smoothing, train.keep_best) == (0.1, 0.1, 5)
+
+
+def test_the_page_lists_every_recipe() -> None:
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    mentioned = set(re.findall(r"\]\((\S+\.toml)\)", text))
+    ours = {path.name for path in RECIPES}
+    assert mentioned <= ours
+    assert {name for name in ours - mentioned if not name.startswith("multi30k")} == set()
+
+
+@each_recipe
+def test_the_commands_of_the_page_fit(path: Path) -> None:
+    """Parsed, not run: they take days. The settings they change are resolved on every recipe."""
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    lines = [line for line in re.findall(r"^lath .+$", text, re.MULTILINE) if "$recipe" in line or "$run" in line]
+    assert len(lines) == 8
+    for line in lines:
+        command = line.replace("$recipe", str(path)).replace("$run", "runs/x").replace("$source", "data/x")
+        parsed = build_parser().parse_args(shlex.split(command)[1:])
+        load_recipe(path, parsed.overrides)

@@ -1,0 +1,196 @@
+"""The training loop: schedule, accumulation, validation, checkpoints and exact resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import toy
+from safetensors.torch import load_file
+
+from lath.batches import make_batch
+from lath.checkpoint import best_checkpoints, list_checkpoints, read_info
+from lath.config import Recipe, TrainSettings, to_tree
+from lath.data import Corpus, prepare
+from lath.errors import UserError
+from lath.train import Validation, average_run, build_learner, learning_rate, train, trim_log, update
+from lath.vocab import load_vocabs
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Path]:
+    folder = tmp_path_factory.mktemp("toy")
+    recipe = toy.toy_recipe(folder, "LAT", steps=12, validate_every=4, log_every=2, keep_best=2, warmup_steps=5)
+    recipe = dataclasses.replace(recipe, network=dataclasses.replace(recipe.network, dropout=0.1))
+    prepare(recipe, folder / "data")
+    return recipe, folder / "data"
+
+
+def with_train(recipe: Recipe, **changes: object) -> Recipe:
+    return dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **changes))  # type: ignore[arg-type]
+
+
+def log_of(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+
+
+def weights_of(directory: Path) -> dict[str, torch.Tensor]:
+    return load_file(directory / "model.safetensors")
+
+
+def equal_weights(first: Path, second: Path) -> bool:
+    one, two = weights_of(first), weights_of(second)
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize(("step", "rate"), [(5_000, 2.5e-4), (10_000, 5e-4), (40_000, 2.5e-4), (250_000, 1e-4)])
+def test_schedule_of_appendix_b(step: int, rate: float) -> None:
+    assert learning_rate(step, TrainSettings()) == pytest.approx(rate, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["AT", "CMLM", "LAT"])
+def test_weights_do_not_depend_on_the_micro_batch(prepared: tuple[Recipe, Path], kind: str) -> None:
+    base, data = prepared
+    network = dataclasses.replace(base.network, kind=kind, dropout=0.0)  # type: ignore[arg-type]
+    corpus = Corpus.open(data, "train")
+    results = []
+    for tokens in (2000, 100):
+        recipe = with_train(dataclasses.replace(base, network=network), micro_batch_tokens=tokens)
+        learner = build_learner(recipe, load_vocabs(data), CPU)
+        for step in (1, 2, 3):
+            update(learner, make_batch(corpus, range(step * 40, step * 40 + 40)), step)
+        results.append(torch.cat([p.detach().flatten() for p in learner.model.parameters()]))
+    assert torch.allclose(results[0], results[1], atol=2e-5)
+
+
+def test_a_run_directory_holds_what_the_docs_say(prepared: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, data = prepared
+    model = train(recipe, "# the recipe's own text\n", data, tmp_path / "run", CPU)
+    run = tmp_path / "run"
+    assert model == run / "model"
+    assert (run / "recipe.toml").read_text() == "# the recipe's own text\n"
+    assert json.loads((run / "resolved.json").read_text()) == json.loads(json.dumps(to_tree(recipe)))
+    assert [line["step"] for line in log_of(run) if "loss" in line] == [2, 4, 6, 8, 10, 12]
+    assert [line["step"] for line in log_of(run) if "valid_loss" in line] == [4, 8, 12]
+    assert all(math.isfinite(line["loss"]) and line["tokens_per_second"] > 0 for line in log_of(run) if "loss" in line)
+    checkpoints = list_checkpoints(run / "checkpoints")
+    best = best_checkpoints(checkpoints, 2)
+    assert {c.state.step for c in checkpoints} == {c.state.step for c in best} | {12}
+    assert [c.can_resume for c in checkpoints] == [False] * (len(checkpoints) - 1) + [True]
+    mean = {n: (t + weights_of(best[1].directory)[n]) / 2 for n, t in weights_of(best[0].directory).items()}
+    assert all(torch.allclose(mean[name], tensor, atol=1e-7) for name, tensor in weights_of(model).items())
+    assert read_info(model).steps == 12
+    average_run(run, 1, tmp_path / "one")
+    assert equal_weights(tmp_path / "one", best[0].directory)
+
+
+def test_resume_at_half_time_equals_a_run_without_a_stop(prepared: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, data = prepared
+    recipe = with_train(recipe, step_tokens=3000)  # several epochs in 12 steps
+    train(recipe, "", data, tmp_path / "whole", CPU)
+    train(with_train(recipe, steps=8), "", data, tmp_path / "halves", CPU)
+    train(recipe, "", data, tmp_path / "halves", CPU, resume=True)
+    assert equal_weights(tmp_path / "whole/checkpoints/step-12", tmp_path / "halves/checkpoints/step-12")
+    assert equal_weights(tmp_path / "whole/model", tmp_path / "halves/model")
+    keys = ("step", "loss", "valid_loss", "learning_rate")
+    told = [[{k: line[k] for k in keys if k in line} for line in log_of(tmp_path / name)] for name in ("whole", "halves")]
+    assert told[0] == told[1]
+
+
+def test_a_killed_run_goes_on_bit_for_bit(prepared: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, data = prepared
+    recipe = with_train(recipe, steps=40, validate_every=5)
+    train(recipe, "", data, tmp_path / "whole", CPU)
+    program = (
+        "import json, sys, torch\nfrom pathlib import Path\nfrom lath.config import recipe_from_tree\n"
+        "from lath.train import train\ntorch.set_num_threads(1)\n"
+        "recipe = recipe_from_tree(json.loads(sys.argv[1]), 'test')\n"
+        "train(recipe, '', Path(sys.argv[2]), Path(sys.argv[3]), torch.device('cpu'))\n"
+    )
+    run = tmp_path / "killed"
+    process = subprocess.Popen([sys.executable, "-c", program, json.dumps(to_tree(recipe)), str(data), str(run)])
+    aim = random.Random().randint(6, 30)  # any step will do: that is the point
+    while process.poll() is None and not any((run / "log.jsonl").exists() and line["step"] >= aim for line in whole_lines(run)):
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, f"the run ended before step {aim} was seen"
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        train(recipe, "", data, run, CPU, resume=True)
+    finally:
+        torch.set_num_threads(threads)
+    assert equal_weights(tmp_path / "whole/checkpoints/step-40", run / "checkpoints/step-40")
+
+
+def whole_lines(run: Path) -> list[dict[str, float]]:
+    """The log of a run that is still being written: the last line may be cut."""
+    if not (run / "log.jsonl").exists():
+        return []
+    return [json.loads(line) for line in (run / "log.jsonl").read_text().split("\n")[:-1]]
+
+
+def test_validation_sees_the_same_masks_every_time(prepared: tuple[Recipe, Path]) -> None:
+    recipe, data = prepared
+    learner = build_learner(recipe, load_vocabs(data), CPU)
+    validation = Validation(Corpus.open(data, "valid"), recipe, CPU)
+    first = validation.loss(learner).total.item()
+    torch.manual_seed(99)
+    assert validation.loss(learner).total.item() == first
+    assert Validation(Corpus.open(data, "valid"), recipe, CPU).loss(learner).total.item() == first
+
+
+def test_bf16_trains(prepared: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, data = prepared
+    train(with_train(recipe, steps=4, precision="bf16"), "", data, tmp_path / "run", CPU)
+    assert {tensor.dtype for tensor in weights_of(tmp_path / "run/model").values()} == {torch.float32}
+
+
+def test_an_existing_run_is_not_touched(prepared: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, data = prepared
+    (tmp_path / "run").mkdir()
+    with pytest.raises(UserError, match="exists already; add --resume"):
+        train(recipe, "", data, tmp_path / "run", CPU)
+    with pytest.raises(UserError, match="nothing to resume"):
+        train(recipe, "", data, tmp_path / "run", CPU, resume=True)
+
+
+def test_resume_refuses_another_recipe_by_name(prepared: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, data = prepared
+    train(with_train(recipe, steps=4), "", data, tmp_path / "run", CPU)
+    with pytest.raises(UserError, match=r"another objective\.alpha, seed"):
+        changed = dataclasses.replace(recipe, objective=dataclasses.replace(recipe.objective, alpha=0.2))
+        train(with_train(changed, seed=2), "", data, tmp_path / "run", CPU, resume=True)
+
+
+def test_a_loss_that_is_no_number_stops_the_run(prepared: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, data = prepared
+    with pytest.raises(UserError, match="no longer a number"):
+        train(with_train(recipe, learning_rate=1e30, warmup_steps=1), "", data, tmp_path / "run", CPU)
+
+
+def test_sentences_longer_than_the_position_table_are_refused(prepared: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, data = prepared
+    small = dataclasses.replace(recipe, network=dataclasses.replace(recipe.network, max_positions=6))
+    with pytest.raises(UserError, match="max_positions 6 is too small; set it to"):
+        train(small, "", data, tmp_path / "run", CPU)
+    assert not (tmp_path / "run").exists()
+
+
+def test_trim_log_drops_later_steps_and_a_line_cut_short(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"step": 2}\n{"step": 4}\n{"step": 6}\n{"st')
+    trim_log(path, 4)
+    assert path.read_text() == '{"step": 2}\n{"step": 4}\n'

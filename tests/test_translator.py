@@ -1,0 +1,367 @@
+"""Text in, text out: order, blank lines, batches, long lines, traces, and the text of every refusal."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import CPU, Runs, Translators
+from toy import WORDS
+
+import lath
+from lath import translator as translator_module
+from lath.checkpoint import LoadedModel
+from lath.config import DecodeSettings
+from lath.errors import UserError
+from lath.merge import RULE_SETS, MergeRules
+from lath.translator import READ_AHEAD, Hypothesis, Translator, choose_device, with_overrides
+from lath.vocab import BOS, EOS, MASK
+
+KINDS = ("AT", "CMLM", "LAT")
+LINES = ["ba ko mi", "gu", "tu re sa lo ni pe du", "fa", "du fa ba", "sa sa", "ko mi tu re"]
+
+
+def looks(hypotheses: Iterator[Hypothesis]) -> list[tuple[str, int, int]]:
+    """What must not change with the batch; scores may differ in the last digits."""
+    return [(hypothesis.text, hypothesis.iterations, hypothesis.parts) for hypothesis in hypotheses]
+
+
+# ---- lines --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_same_length_same_order_blank_stays_blank(trained: Translators, wild: Translators, kind: str) -> None:
+    lines = ["", *LINES[:3], "   ", "\t", LINES[3], "\u3000\u00a0", *LINES[4:], ""]
+    for translator in (trained(kind), wild(kind)):
+        out = translator.translate(lines)
+        assert len(out) == len(lines)
+        blank = [number for number, line in enumerate(lines) if not line.strip()]
+        assert [number for number in blank if out[number]] == []
+        assert [out[number] for number in range(len(lines)) if number not in blank] == translator.translate(LINES)
+    hypotheses = list(wild(kind).hypotheses(lines, trace=True))
+    assert [(h.text, h.score, h.iterations, h.parts, h.passes) for h in hypotheses[:1]] == [("", 0.0, 0, 0, [])]
+
+
+def test_nothing_in_nothing_out(trained: Translators) -> None:
+    assert trained("LAT").translate([]) == []
+    assert trained("LAT").translate(["", " "]) == ["", ""]
+
+
+def test_line_ends_are_no_words(wild: Translators) -> None:
+    translator = wild("LAT")
+    plain = translator.translate(LINES)
+    assert translator.translate([line + "\r\n" for line in LINES]) == plain
+    assert translator.translate([f" \t{line} \n" for line in LINES]) == plain
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_of_seven_is_seven_of_one(trained: Translators, wild: Translators, kind: str) -> None:
+    assert len(LINES) == 7
+    for translator, candidates in itertools.product((trained(kind), wild(kind)), (1, 3)):
+        together = list(translator.hypotheses(LINES, length_candidates=candidates, trace=True))
+        alone = [next(translator.hypotheses([line], length_candidates=candidates, trace=True)) for line in LINES]
+        assert looks(iter(together)) == looks(iter(alone))
+        assert [h.score for h in together] == pytest.approx([h.score for h in alone], rel=1e-4)
+        outputs = [[[told.output for told in part] for part in h.passes] for h in together]
+        assert outputs == [[[told.output for told in part] for part in h.passes] for h in alone]
+    assert len(set(wild(kind).translate(LINES))) == len(LINES)  # else the equality above says nothing
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batch_sentences_changes_nothing(wild: Translators, kind: str) -> None:
+    translator, lines = wild(kind), [*LINES, "", *LINES[::-1]]
+    one, three, many = (looks(translator.hypotheses(lines, batch_sentences=size)) for size in (1, 3, 64))
+    assert one == three == many
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_extra_padding_changes_nothing(wild: Translators, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    translator, pad = wild(kind), translator_module.pad
+    before = looks(translator.hypotheses(LINES))
+    widths: list[int] = []
+
+    def wider(rows: list[list[int]]) -> torch.Tensor:
+        padded = torch.nn.functional.pad(pad(rows), (0, 9), value=lath.vocab.PAD)
+        widths.append(padded.shape[1])
+        return padded
+
+    monkeypatch.setattr(translator_module, "pad", wider)
+    assert looks(translator.hypotheses(LINES)) == before
+    assert widths
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_twice_the_same(toy_run: Runs, kind: str) -> None:
+    model = toy_run(kind) / "model"
+    first = list(lath.load(model, device="cpu").hypotheses(LINES))
+    torch.manual_seed(99)
+    assert list(lath.load(str(model)).hypotheses(LINES)) == first
+
+
+def test_a_stream_is_read_as_it_is_needed(wild: Translators) -> None:
+    translator, read = wild("CMLM"), 0
+
+    def endless() -> Iterator[str]:
+        nonlocal read
+        for line in itertools.cycle(LINES):
+            read += 1
+            yield line
+
+    hypotheses = translator.hypotheses(endless(), batch_sentences=2, iterations=1)
+    assert read == 0
+    found = [h.text for h in itertools.islice(hypotheses, 10)]
+    assert found == translator.translate([*LINES, *LINES[:3]], iterations=1)
+    assert read == READ_AHEAD * 2
+
+
+def test_order_is_kept_across_what_is_read_at_once(wild: Translators) -> None:
+    translator = wild("CMLM")
+    lines = [*LINES, ""] * 10
+    assert len(lines) > READ_AHEAD
+    once = translator.translate([*LINES, ""], iterations=1)
+    assert translator.translate(lines, iterations=1, batch_sentences=1) == once * 10
+
+
+# ---- unusual text --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_of_any_script_is_taken(trained: Translators, wild: Translators, kind: str) -> None:
+    lines = [
+        "👩‍👩‍👧‍👦 🎉",
+        "Привет, мир",
+        "你好世界",
+        "ბა",
+        "e\u0301\u202e\u200b",
+        "\ud800",
+        "<mask> </s> <pad>",
+        "a\x00b",
+    ]
+    for translator in (trained(kind), wild(kind)):
+        out = translator.translate(lines)
+        assert len(out) == len(lines)
+        assert not any("\n" in text or "\r" in text or "\0" in text for text in out)
+
+
+def test_special_names_in_the_text_are_text(wild: Translators) -> None:
+    vocab = wild("LAT").source_vocab
+    assert min(vocab.encode("<mask> </s> <pad> <s> <sop> <unk>")) > MASK
+
+
+def test_a_translation_is_one_line(wild: Translators) -> None:
+    """Byte tokens can spell a line break, which would shift every line after it."""
+    translator = wild("CMLM")
+
+    class Breaking:
+        size = translator.target_vocab.size
+
+        def decode(self, ids: list[int]) -> str:
+            return " one\ntwo\r\nthree\0four \n"
+
+    loaded = LoadedModel(translator.model, translator.info, translator.source_vocab, Breaking())  # type: ignore[arg-type]
+    assert Translator(loaded, CPU).translate(["ba"]) == ["one two  three four"]
+
+
+# ---- lines over the maximum ----------------------------------------------------------------------------------------
+
+
+class Echo:
+    """A translator whose network copies the source, so that what was fed can be read off."""
+
+    def __init__(self, translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fed: list[list[int]] = []
+        loaded = LoadedModel(translator.model, translator.info, translator.source_vocab, translator.source_vocab)
+        self.translator = Translator(loaded, CPU)
+        monkeypatch.setattr(translator_module, "decode", self.decode)
+
+    def decode(self, model: Any, source: torch.Tensor, settings: Any, trace: bool) -> list[translator_module.Decoded]:
+        rows = [[id for id in row if id != lath.vocab.PAD] for row in source.tolist()]
+        assert all(row[-1] == EOS and EOS not in row[:-1] for row in rows)
+        self.fed += [row[:-1] for row in rows]
+        return [translator_module.Decoded(row[:-1], -1.0, 1) for row in rows]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        " ".join(f"{word} {word}." for word in WORDS * 4),
+        " ".join(WORDS * 10),
+        "bakomiture" * 40,
+        "你好世界。" * 30,
+        "👩‍👩‍👧‍👦" * 12,
+    ],
+    ids=["sentences", "words", "one word", "no spaces", "emoji"],
+)
+def test_a_long_line_is_translated_in_parts_and_nothing_is_lost(
+    trained: Translators, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    echo = Echo(trained("LAT"), monkeypatch)
+    limit = echo.translator.info.max_length
+    whole = echo.translator.source_vocab.encode(line)
+    assert len(whole) > limit
+    before, (hypothesis,), after = (list(echo.translator.hypotheses([text])) for text in ("ba", line, "gu"))
+    assert [before[0].parts, after[0].parts] == [1, 1]
+    parts = echo.fed[1:-1]
+    assert hypothesis.parts == len(parts) >= len(whole) / limit
+    assert all(0 < len(part) <= limit for part in parts)
+    assert hypothesis.text.replace(" ", "") == line.replace(" ", "")
+
+
+def test_parts_come_back_in_order_and_to_their_own_line(trained: Translators, monkeypatch: pytest.MonkeyPatch) -> None:
+    echo = Echo(trained("LAT"), monkeypatch)
+    long = " ".join(WORDS * 9) + "."
+    lines = ["ba.", long, "", "gu.", f"{long} {long}", "du"]
+    out = list(echo.translator.hypotheses(lines, batch_sentences=2))
+    assert [h.text for h in out] == lines
+    assert [h.parts > 1 for h in out] == [False, True, False, False, True, False]
+
+
+def test_sentences_are_cut_between_not_inside(trained: Translators, monkeypatch: pytest.MonkeyPatch) -> None:
+    echo = Echo(trained("LAT"), monkeypatch)
+    sentence = "ba ko mi tu re sa lo."
+    echo.translator.translate([" ".join([sentence] * 20)])
+    fed = {echo.translator.source_vocab.decode(part) for part in echo.fed}
+    assert all(text.endswith("lo.") and text.startswith("ba ") for text in fed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_long_line_has_the_parts_translations(wild: Translators, kind: str) -> None:
+    translator = wild(kind)
+    sentence = " ".join(WORDS * 2)[:-12] + "."
+    once = len(translator.source_vocab.encode(sentence))
+    assert once <= translator.info.max_length < 2 * once
+    (hypothesis,) = translator.hypotheses([" ".join([sentence] * 3)], trace=True)
+    single = translator.translate([sentence])[0]
+    assert (hypothesis.parts, hypothesis.text) == (3, " ".join([single] * 3))
+    assert len(hypothesis.passes) == (0 if kind == "AT" else 3)
+
+
+def test_a_part_of_invisible_characters_says_nothing(trained: Translators, monkeypatch: pytest.MonkeyPatch) -> None:
+    echo = Echo(trained("LAT"), monkeypatch)
+    assert echo.translator.source_vocab.encode("\u200b\ufeff") == []
+    assert list(echo.translator.hypotheses(["\u200b\ufeff"])) == [Hypothesis("", 0.0, 0, 0)]
+    line = "ba ko mi tu re sa lo ni pe du fa gu. " * 3 + "\u200b" * 50
+    (hypothesis,) = echo.translator.hypotheses([line])
+    assert all(echo.fed)
+    assert hypothesis.text == line.strip("\u200b ")
+
+
+# ---- traces --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("iterations", [1, 4])
+@pytest.mark.parametrize("kind", ["CMLM", "LAT"])
+def test_a_trace_tells_each_pass(wild: Translators, kind: str, iterations: int) -> None:
+    translator = wild(kind)
+    for hypothesis in translator.hypotheses(LINES, trace=True, iterations=iterations):
+        (passes,) = hypothesis.passes
+        assert len(passes) == hypothesis.iterations == iterations
+        assert set(passes[0].input) - {BOS, EOS} == {MASK}
+        for told in passes:
+            assert len(told.pieces) == len(told.scores) == len(told.input)
+            assert {len(piece) for piece in told.pieces} == {translator.model.piece_length}
+            assert (told.output[0], told.output[-1]) == (BOS, EOS)
+            assert all(0 < place < len(told.output) - 1 for place in told.masked)
+        for told, following in itertools.pairwise(passes):
+            kept = [id for place, id in enumerate(told.output) if place not in told.masked]
+            assert [id for id in following.input if id != MASK] == kept or len(following.input) == 64
+            if kind == "CMLM":
+                assert following.input.count(MASK) == len(told.masked)
+        assert passes[-1].masked == []
+        assert passes[-1].length_change == 0
+        assert hypothesis.text == translator.target_vocab.decode(passes[-1].output[1:-1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_trace_changes_nothing_and_is_not_kept_unasked(wild: Translators, kind: str) -> None:
+    translator = wild(kind)
+    assert looks(translator.hypotheses(LINES, trace=True)) == looks(translator.hypotheses(LINES))
+    assert all(h.passes == [] for h in translator.hypotheses(LINES))
+    assert all(h.passes == [] for h in wild("AT").hypotheses(LINES, trace=True))
+
+
+# ---- settings ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"iterations": 0}, "decode: iterations must be at least 1"),
+        ({"iterations": "4"}, "decode: iterations: expected a whole number, got '4'"),
+        ({"iterations": True}, "decode: iterations: expected a whole number, got True"),
+        ({"iteratons": 4}, "decode: unknown setting 'iteratons' (did you mean 'iterations'?)"),
+        ({"beam_size": 4}, "decode: unknown setting 'beam_size' (did you mean 'beam'?)"),
+        ({"length_candidates": 10}, "decode: length_candidates must be 1 to 9"),
+        ({"beam": 0}, "decode: beam must be at least 1"),
+        ({"batch_sentences": 0}, "decode: batch_sentences must be at least 1"),
+        ({"rules": "oficial"}, "decode: rules: 'oficial' is not one of official, paper (did you mean 'official'?)"),
+        ({"merge": {"bnad": 0.1}}, "decode: merge: unknown setting 'bnad' (did you mean 'band'?)"),
+        ({"merge": {"empty_probability": 0}}, "decode: merge: empty_probability must be above 0 and at most 1"),
+    ],
+)
+def test_settings_are_checked_before_anything_is_read(
+    trained: Translators, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        trained("LAT").hypotheses(iter(()), **settings)
+    assert str(refused.value) == message
+
+
+def test_settings_decide(wild: Translators) -> None:
+    translator = wild("LAT")
+    assert [h.iterations for h in translator.hypotheses(LINES[:1], iterations=7)] == [7]
+    assert translator.translate(LINES, rules="paper") != translator.translate(LINES, rules="official")
+    assert wild("AT").translate(LINES, beam=1) != wild("AT").translate(LINES, beam=4)
+    assert translator.translate(LINES, iterations=None) == translator.translate(LINES)
+
+
+def test_a_single_merge_rule_changes_that_rule_alone() -> None:
+    own = DecodeSettings(merge=MergeRules(band=2, empty_probability=0.5))
+    assert with_overrides(own, {"merge": {"band": 3.0}}).merge == MergeRules(band=3, empty_probability=0.5)
+    assert with_overrides(own, {"iterations": 2}).merge == own.merge
+    assert with_overrides(own, {"rules": "paper"}).merge_rules == RULE_SETS["paper"]
+    paper = dataclasses.replace(RULE_SETS["paper"], band=3)
+    assert with_overrides(own, {"rules": "paper", "merge": {"band": 3.0}}).merge == paper
+    assert with_overrides(DecodeSettings(), {"merge": {"band": 3.0}}).merge == MergeRules(band=3)
+    assert with_overrides(own, {"merge": MergeRules(slot_after_eos=True)}).merge == MergeRules(slot_after_eos=True)
+
+
+def test_one_text_is_not_a_list_of_lines(trained: Translators) -> None:
+    for ask in (trained("LAT").translate, trained("LAT").hypotheses):
+        with pytest.raises(UserError, match=r"takes a list of lines, not one text; write translate\(\[text\]\)"):
+            ask("ba ko")
+
+
+# ---- devices -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gpu", "cpuu", "", "meta", "mps", "cuda:x"])
+def test_an_unknown_device_is_refused(name: str) -> None:
+    with pytest.raises(UserError) as refused:
+        choose_device(name)
+    assert str(refused.value) == f"unknown device {name!r}; use cpu, cuda or auto"
+
+
+def test_a_gpu_that_is_not_there_is_refused(toy_run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device("auto") == choose_device("cpu") == torch.device("cpu")
+    with pytest.raises(UserError) as refused:
+        lath.load(toy_run("AT") / "model", "cuda")
+    assert str(refused.value) == "device cuda: this machine has no usable GPU; use --device cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device("auto") == torch.device("cuda")
+    assert choose_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(UserError) as refused:
+        choose_device("cuda:2")
+    assert str(refused.value) == "device cuda:2: this machine has 2 GPUs, the first is cuda:0"
+
+
+def test_a_model_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nowhere: no such model directory; `lath train` writes one as RUN/model"):
+        lath.load(tmp_path / "nowhere")
