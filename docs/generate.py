@@ -57,7 +57,8 @@ def field_sentences(settings: type[Any]) -> dict[str, str]:
     sentences: dict[str, str] = {}
     for field, below in zip(tree.body, tree.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            assert isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant), field.target.id
+            assert isinstance(below, ast.Expr), field.target.id
+            assert isinstance(below.value, ast.Constant), field.target.id
             sentences[field.target.id] = " ".join(str(below.value.value).split())
     return sentences
 

@@ -189,15 +189,14 @@ def _translate(arguments: argparse.Namespace) -> None:
 
 def _with_bar(hypotheses: Iterator[Hypothesis], source: Path | None) -> Iterable[Hypothesis]:
     """The hypotheses with a progress bar, unless the translations themselves can be seen to go by."""
-    from tqdm import tqdm
-
     from lath.files import count_lines
+    from lath.progress import watched
 
-    wanted = sys.stderr.isatty() and not sys.stdout.isatty()
+    if sys.stdout.isatty() or not sys.stderr.isatty():
+        return hypotheses
     # A pipe, unlike a file, can be read only once.
-    total = count_lines(source) if wanted and source is not None and source.is_file() else None
-    bar: Iterable[Hypothesis] = tqdm(hypotheses, total=total, unit="line", disable=not wanted)
-    return bar
+    total = count_lines(source) if source is not None and source.is_file() else None
+    return watched(hypotheses, "translating", total)
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:

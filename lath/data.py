@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from lath.config import DataSettings, Recipe, VocabSettings, settings_from_tree, to_tree
 from lath.errors import UserError, did_you_mean
 from lath.files import count_lines, misaligned, read_lines, read_pairs, whole_directory
+from lath.progress import watched
 from lath.vocab import Vocab, learn_vocabs, load_vocabs, save_vocabs
 
 FORMAT = 1
@@ -96,23 +97,23 @@ class PrepareReport:
         return "\n".join(self.lines())
 
 
-def prepare(recipe: Recipe, out: Path, vocab_from: Path | None = None, progress: bool = True) -> PrepareReport:
+def prepare(recipe: Recipe, out: Path, vocab_from: Path | None = None) -> PrepareReport:
     """Write the corpus of a recipe as token arrays into the new directory `out`.
 
     The vocabulary is learnt from the training text, or taken from the prepared or model directory `vocab_from`.
     """
     files = {split: _split_files(recipe.data, split) for split in SPLITS}
     with whole_directory(out) as directory:
-        totals = {split: _aligned_count(*files[split], progress) for split in SPLITS}
+        totals = {split: _aligned_count(*files[split]) for split in SPLITS}
         if vocab_from is None:
-            vocabs = _learn(recipe.vocab, files["train"], totals["train"], progress)
+            vocabs = _learn(recipe.vocab, files["train"], totals["train"])
         else:
             vocabs = load_vocabs(vocab_from)
         save_vocabs(directory, *vocabs)
         dtype = np.dtype("<u2" if max(vocab.size for vocab in vocabs) <= 1 << 16 else "<u4")
         splits: dict[str, SplitCounts] = {}
         for split in SPLITS:
-            pairs = _bar(read_pairs(*files[split]), f"encoding {split}", totals[split], progress)
+            pairs = watched(read_pairs(*files[split]), f"encoding {split}", totals[split])
             splits[split] = _write_split(directory / split, pairs, vocabs, recipe.data, dtype)
             if splits[split].pairs == 0:
                 raise UserError(
@@ -137,18 +138,18 @@ def _split_files(data: DataSettings, split: str) -> tuple[Path, Path]:
     return Path(settings[f"{split}_source"]), Path(settings[f"{split}_target"])
 
 
-def _aligned_count(source: Path, target: Path, progress: bool) -> int:
+def _aligned_count(source: Path, target: Path) -> int:
     """The number of pairs; counted before all else, so that a misaligned file is told before the long work."""
-    counts = [count_lines(path) for path in _bar((source, target), "counting lines", 2, progress, unit="file")]
+    counts = [count_lines(path) for path in watched((source, target), "counting lines", 2, unit="files")]
     if counts[0] != counts[1]:
         raise misaligned(source, counts[0], target, counts[1])
     return counts[0]
 
 
-def _learn(settings: VocabSettings, files: tuple[Path, Path], total: int, progress: bool) -> tuple[Vocab, Vocab]:
+def _learn(settings: VocabSettings, files: tuple[Path, Path], total: int) -> tuple[Vocab, Vocab]:
     def lines(path: Path) -> Iterator[str]:
-        bar = _bar(read_lines(path), f"learning the vocabulary from {path.name}", total, progress)
-        return spread(bar, total, settings.sample_lines)
+        all_lines = watched(read_lines(path), f"learning the vocabulary from {path.name}", total)
+        return spread(all_lines, total, settings.sample_lines)
 
     return learn_vocabs(settings, lambda: lines(files[0]), lambda: lines(files[1]))
 
@@ -160,14 +161,6 @@ def spread(items: Iterable[Item], total: int, sample: int) -> Iterator[Item]:
     ['a', 'd', 'f']
     """
     return (item for index, item in enumerate(items) if sample >= total or index * sample % total < sample)
-
-
-def _bar(items: Iterable[Item], what: str, total: int, progress: bool, unit: str = "line") -> Iterable[Item]:
-    """The items with a progress bar on stderr, when that is a terminal."""
-    from tqdm import tqdm
-
-    bar: Iterable[Item] = tqdm(items, desc=what, total=total, unit=f" {unit}s", disable=None if progress else True)
-    return bar
 
 
 def drop_reason(source_length: int, target_length: int, data: DataSettings) -> str | None:

@@ -14,12 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from lath.checkpoint import CONFIG, WEIGHTS
 from lath.config import to_tree
 from lath.errors import UserError
 from lath.files import count_lines, read_lines, whole_directory, whole_file
+from lath.progress import Bar
 from lath.translator import Translator, with_overrides
 from lath.vocab import vocab_files
 
@@ -40,16 +39,16 @@ def distill(
     shards = out.with_name(out.name + ".shards")
     _claim(shards, {"model": _fingerprint(model), "settings": decoding, "shard size": shard_lines})
     finished: list[Path] = []
-    with tqdm(total=lines, unit="line", disable=None) as bar:
+    with Bar("distilling", lines, "lines") as bar:
         for number, chunk in enumerate(_chunks(read_lines(source), shard_lines)):
             shard = shards / _shard_name(number, chunk)
             if not shard.exists():
                 with whole_file(shard) as partial, partial.open("w", encoding="utf-8", newline="\n") as stream:
                     for hypothesis in translator.hypotheses(chunk, **settings):
                         stream.write(hypothesis.text + "\n")
-                        bar.update()
+                        bar.advance()
             else:
-                bar.update(len(chunk))
+                bar.advance(len(chunk))
             finished.append(shard)
     with whole_file(out) as partial, partial.open("wb") as joined:
         for shard in finished:

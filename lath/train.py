@@ -26,7 +26,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm import tqdm
 
 from lath.batches import Batch, cut_rows, make_batch, plan_epoch, sort_by_length
 from lath.checkpoint import (
@@ -49,6 +48,7 @@ from lath.errors import UserError
 from lath.files import whole_directory, whole_file
 from lath.model import Model, build_model
 from lath.objective import LossParts, Totals, draw_examples, loss_share
+from lath.progress import Bar
 from lath.vocab import PAD, Vocab, load_vocabs, save_vocabs
 
 INITIAL_LEARNING_RATE = 1e-7
@@ -233,9 +233,9 @@ def trim_log(path: Path, last_step: int) -> None:
 class Log:
     """log.jsonl and the progress bar."""
 
-    def __init__(self, run: Path, settings: TrainSettings, first_step: int) -> None:
+    def __init__(self, run: Path, settings: TrainSettings, bar: Bar) -> None:
         self.path = run / "log.jsonl"
-        self.bar = tqdm(total=settings.steps, initial=first_step, unit="step", disable=None, dynamic_ncols=True)
+        self.bar = bar
         self.every = settings.log_every
         self.pending: list[UpdateResult] = []
         self.since = time.perf_counter()
@@ -243,7 +243,7 @@ class Log:
     def step(self, step: int, epoch: int, rate: float, result: UpdateResult) -> None:
         """Note one update; every so often write a line, which is when the device is waited for."""
         self.pending.append(result)
-        self.bar.update()
+        self.bar.advance()
         if step % self.every == 0:
             self._flush(step, epoch, rate)
 
@@ -263,7 +263,7 @@ class Log:
             {"step": step, "epoch": epoch, "loss": token + length, "token_loss": token, "length_loss": length,
              "learning_rate": rate, "gradient_norm": norm, "tokens_per_second": round(speed, 1)}
         )  # fmt: skip
-        self.bar.set_postfix_str(f"loss {token + length:.3f}, {speed:,.0f} tokens/s")
+        self.bar.tell(f"loss {token + length:.3f}, {speed:,.0f} tokens/s")
         self.since = time.perf_counter()
 
     def write(self, entry: dict[str, Any]) -> None:
@@ -359,8 +359,8 @@ def _run_steps(learner: Learner, corpus: Corpus, validation: Validation, run: Pa
     """Train from `state` to the last step, validating and saving on the way."""
     settings = learner.recipe.train
     folder = run / "checkpoints"
-    log = Log(run, settings, state.step)
-    with stop_requests() as stops:
+    with Bar("training", settings.steps, "steps", done=state.step) as bar, stop_requests() as stops:
+        log = Log(run, settings, bar)
         for epoch, batch, indices in updates_from(corpus, settings, state.epoch, state.batch):
             if state.step >= settings.steps:
                 break
@@ -380,7 +380,6 @@ def _run_steps(learner: Learner, corpus: Corpus, validation: Validation, run: Pa
                 log.pause()
             if stops and step < settings.steps:
                 raise Interrupted(f"stopped at step {step}, which is saved; go on with the same command and --resume")
-    log.bar.close()
 
 
 def average_run(run: Path, count: int, out: Path) -> list[Checkpoint]:

@@ -55,6 +55,9 @@ def choose_device(name: str) -> torch.device:
         raise UserError(f"unknown device {name!r}; use cpu, cuda or auto")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("device cuda: this machine has no usable GPU; use --device cpu")
+    if device.type == "cuda":
+        # cuDNN's attention builds a plan for each new shape: half a second a batch where lengths vary.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(f"device {name}: this machine has {torch.cuda.device_count()} GPUs, the first is cuda:0")
     return device

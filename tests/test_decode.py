@@ -18,7 +18,9 @@ from lath.merge import RULE_SETS, merge_pieces, wrap
 from lath.model import AT, CMLM, LAT, Model, build_model, log_probabilities
 from lath.vocab import BOS, EOS, MASK, PAD, SOP
 
-SMALL = NetworkSettings(width=32, heads=4, feedforward=48, encoder_layers=1, decoder_layers=2, max_positions=48, dropout=0.0)
+SMALL = NetworkSettings(
+    width=32, heads=4, feedforward=48, encoder_layers=1, decoder_layers=2, max_positions=48, dropout=0.0
+)
 SENTENCES = [[9, 8, 7, EOS], [10, EOS], [6, 7, 8, 9, 10, 11, 12, 13, EOS], [20, 19, 18, EOS], [15, 6, EOS]]
 
 

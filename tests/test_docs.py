@@ -1,35 +1,40 @@
 """The documentation is true: its commands run, its Python runs, its links lead somewhere.
 
-The ```console blocks of README.md and of every docs/*.md are run in order, one file after the other in a fresh working directory
-that has the project's recipes/ and demo/. In a block, "$ " starts a command (a backslash continues it) and all
-other lines are output that must occur, in this order; "..." stands for anything. A command must succeed, unless
-"lath: error:" is shown: then it must exit with 2.
+The ```console and ```python blocks of README.md and of every docs/*.md are run in order, for each file in a fresh
+working directory that has the project's recipes/ and demo/. In a console block "$ " starts a command (a backslash
+continues it) and the lines below are output that must occur as they stand; "..." stands for anything. A command must
+succeed, unless "lath: error:" is shown: then it must exit with 2.
 
-Two things are not run as they stand, for they take minutes. A `make` command is only checked to be a target of the Makefile;
-`make demo` is replaced by the two commands at its heart. And README.md, which trains with recipes/demo.toml, finds under that
-name the settings of recipes/tutorial.toml, for two steps on a sliver of the sample.
+Two things are not run as they stand, for they take minutes. A `make` command is only checked to be a target of the
+Makefile; `make demo` is replaced by the two commands at its heart. And README.md, which trains with
+recipes/demo.toml, finds under that name the settings of recipes/tutorial.toml, for two steps on a sliver of the sample.
 """
 
 from __future__ import annotations
 
+import importlib
+import operator
 import os
 import re
+import runpy
 import shlex
 import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
-from lath.cli import reference
+from lath.config import Recipe, to_tree
+from lath.merge import MergeRules
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PROSE = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("recipes/*.md"), *ROOT.glob("demo/*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SLIVER = 120
+FILE_ENDINGS = ("py", "toml", "json", "jsonl", "model", "tokens", "offsets", "safetensors")
+SLIVER = 60
 """Lines of the sample that README's commands work on."""
 
 
@@ -186,12 +191,51 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
-def test_the_command_line_page_is_what_the_program_says() -> None:
-    written = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
-    assert written == reference(), "docs/cli.md is not what the program says; run make docs"
+def test_generated_pages_are_what_the_program_says() -> None:
+    for page, text in runpy.run_path(str(ROOT / "docs/generate.py"))["pages"]().items():
+        assert page.read_text(encoding="utf-8") == text, f"{page.name} lags behind the program; run make docs"
+
+
+def test_every_setting_is_in_the_formats_page() -> None:
+    text = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"<!-- settings: (\S+) -->", text)) == {*to_tree(Recipe()), "decode.merge"}
 
 
 def test_every_module_is_in_the_tree_of_the_readme() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     modules = {path.name for path in (ROOT / "lath").glob("*.py") if not path.name.startswith("__")}
     assert {name for name in modules if not re.search(rf"^  {name} ", text, re.MULTILINE)} == set()
+
+
+def test_functions_and_settings_that_are_named_exist() -> None:
+    """`module.name` and `section.setting`, the way the pages name them; a class may have a member behind it."""
+    modules = {path.stem for path in (ROOT / "lath").glob("*.py")}
+    settings = to_tree(Recipe())
+    settings["decode"]["merge"] = to_tree(MergeRules())
+    for page in PAGES:
+        prose = FENCE.sub("", page.read_text(encoding="utf-8"))
+        for first, rest in re.findall(r"`([a-z]+)\.(\w+(?:\.\w+)*)(?:`| = |=)", prose):
+            names = rest.split(".")
+            if (first in modules or first in settings) and names[-1] not in FILE_ENDINGS:
+                known = first in settings and is_setting(settings[first], names)
+                assert known or is_member(f"lath.{first}", names), f"{page.name}: {first}.{rest} is not there"
+
+
+def is_setting(section: Any, names: list[str]) -> bool:
+    for name in names:
+        if not isinstance(section, dict) or name not in section:
+            return False
+        section = section[name]
+    return True
+
+
+def is_member(module: str, names: list[str]) -> bool:
+    try:
+        return operator.attrgetter(".".join(names))(importlib.import_module(module)) is not None
+    except (ImportError, AttributeError):
+        return False
+
+
+def test_tests_that_are_named_exist() -> None:
+    named = {name for page in PAGES for name in re.findall(r"\btest_\w+\.py\b", page.read_text(encoding="utf-8"))}
+    assert {name for name in named if not (ROOT / "tests" / name).exists()} == set()

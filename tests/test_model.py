@@ -11,7 +11,9 @@ from lath.config import Kind, NetworkSettings
 from lath.model import KINDS, LAT, Model, best_tokens, build_model, count_parameters, padded_size
 from lath.vocab import BOS, EOS, MASK, PAD, SOP
 
-SMALL = NetworkSettings(width=32, heads=4, feedforward=48, encoder_layers=2, decoder_layers=2, max_positions=40, dropout=0.0)
+SMALL = NetworkSettings(
+    width=32, heads=4, feedforward=48, encoder_layers=2, decoder_layers=2, max_positions=40, dropout=0.0
+)
 
 
 def small(kind: Kind, **changes: int) -> Model:

@@ -24,7 +24,9 @@ from lath.objective import (
 )
 from lath.vocab import BOS, EOS, MASK, PAD
 
-SMALL = NetworkSettings(width=16, heads=2, feedforward=32, encoder_layers=1, decoder_layers=1, max_positions=48, dropout=0.0)
+SMALL = NetworkSettings(
+    width=16, heads=2, feedforward=32, encoder_layers=1, decoder_layers=1, max_positions=48, dropout=0.0
+)
 
 
 def generator(seed: int = 1) -> torch.Generator:
@@ -39,7 +41,9 @@ def batch_of(*words: int) -> Batch:
     return Batch(pad([[20 + n, EOS] for n in range(len(words))]), pad([sentence(n) for n in words]))
 
 
-@pytest.mark.parametrize(("words_only", "whole", "least", "most"), [(False, False, 1, 5), (False, True, 1, 6), (True, True, 1, 4)])
+@pytest.mark.parametrize(
+    ("words_only", "whole", "least", "most"), [(False, False, 1, 5), (False, True, 1, 6), (True, True, 1, 4)]
+)
 def test_the_number_of_masks_is_uniform(words_only: bool, whole: bool, least: int, most: int) -> None:
     lengths = torch.full((20_000,), 6)  # BOS, four words, EOS
     masks = draw_masks(lengths, 8, generator(), words_only=words_only, whole=whole)

@@ -105,7 +105,9 @@ def test_resume_at_half_time_equals_a_run_without_a_stop(prepared: tuple[Recipe,
     assert equal_weights(tmp_path / "whole/checkpoints/step-12", tmp_path / "halves/checkpoints/step-12")
     assert equal_weights(tmp_path / "whole/model", tmp_path / "halves/model")
     keys = ("step", "loss", "valid_loss", "learning_rate")
-    told = [[{k: line[k] for k in keys if k in line} for line in log_of(tmp_path / name)] for name in ("whole", "halves")]
+    told = [
+        [{k: line[k] for k in keys if k in line} for line in log_of(tmp_path / name)] for name in ("whole", "halves")
+    ]
     assert told[0] == told[1]
 
 
@@ -122,7 +124,9 @@ def test_a_killed_run_goes_on_bit_for_bit(prepared: tuple[Recipe, Path], tmp_pat
     run = tmp_path / "killed"
     process = subprocess.Popen([sys.executable, "-c", program, json.dumps(to_tree(recipe)), str(data), str(run)])
     aim = random.Random().randint(6, 30)  # any step will do: that is the point
-    while process.poll() is None and not any((run / "log.jsonl").exists() and line["step"] >= aim for line in whole_lines(run)):
+    while process.poll() is None and not any(
+        (run / "log.jsonl").exists() and line["step"] >= aim for line in whole_lines(run)
+    ):
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL, f"the run ended before step {aim} was seen"

@@ -1,0 +1,50 @@
+"""Progress bars on stderr: there when a person looks on, silent otherwise."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+
+
+class Bar:
+    """A tqdm bar when stderr is a terminal and tqdm is installed; else it does nothing."""
+
+    def __init__(self, what: str, total: int | None, unit: str, done: int = 0) -> None:
+        self._bar: Any = None
+        if sys.stderr.isatty():
+            try:
+                from tqdm import tqdm
+            except ImportError:  # the core runs without it
+                return
+            self._bar = tqdm(desc=what, total=total, initial=done, unit=f" {unit}", dynamic_ncols=True, leave=False)
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def advance(self, count: int = 1) -> None:
+        """Go on by `count`."""
+        if self._bar is not None:
+            self._bar.update(count)
+
+    def tell(self, text: str) -> None:
+        """Show a few words beside the bar."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(text)
+
+
+def watched(items: Iterable[Item], what: str, total: int | None, unit: str = "lines") -> Iterator[Item]:
+    """The same items, with a bar that counts them."""
+    with Bar(what, total, unit) as bar:
+        for item in items:
+            yield item
+            bar.advance()
