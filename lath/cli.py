@@ -37,16 +37,30 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message} (see {self.prog} --help)")
 
 
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help in one width, whatever the terminal: it is also the text of docs/cli.md."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=100)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """All verbs with their things and ways."""
     parser = _Parser(
         prog="lath",
         description="Fast neural machine translation: train, distil, translate, evaluate.",
         epilog="Each verb has its own --help, which starts with an example.",
+        formatter_class=_Formatter,
     )
     parser.add_argument("--version", action="version", version=f"lath {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", parser_class=_Parser)
+    _add_making(verbs)
+    _add_using(verbs)
+    return parser
 
+
+def _add_making(verbs: Any) -> None:
+    """The verbs that make a model."""
     prepare = _verb(verbs, "prepare", _prepare, "Turn aligned text into a data directory.",
                     "lath prepare recipes/demo.toml runs/demo-data")  # fmt: skip
     prepare.add_argument("recipe", type=Path, help="TOML recipe with sections data and vocab")
@@ -85,10 +99,19 @@ def build_parser() -> argparse.ArgumentParser:
         "--best", type=_count, metavar="N", default=5, help="checkpoints to average, by validation loss (5)"
     )
 
+
+def _add_using(verbs: Any) -> None:
+    """The verbs that use and judge one."""
     translate = _verb(verbs, "translate", _translate, "Translate text, line n in is line n out.",
                       "lath translate runs/demo/model news.de > news.en")  # fmt: skip
     translate.add_argument("model", type=Path, help="model directory")
-    translate.add_argument("input", type=Path, nargs="?", help="text file, plain, .gz or .xz (default: standard input)")
+    translate.add_argument(
+        "input",
+        type=Path,
+        nargs="?",
+        default=Path("-"),
+        help="text file, plain, .gz or .xz (default: - for standard input)",
+    )
     _add_device(translate)
     _add_set(translate)
 
@@ -109,13 +132,12 @@ def build_parser() -> argparse.ArgumentParser:
     show.add_argument("sentence", nargs="?", help="with a model: translate this sentence and show every pass")
     _add_device(show)
     _add_set(show)
-    return parser
 
 
 def _verb(
     verbs: Any, name: str, run: Callable[[argparse.Namespace], None], what: str, example: str
 ) -> argparse.ArgumentParser:
-    parser: _Parser = verbs.add_parser(name, help=what, description=what)
+    parser: _Parser = verbs.add_parser(name, help=what, description=what, formatter_class=_Formatter)
     parser.example = example
     parser.set_defaults(run=run)
     return parser
@@ -180,14 +202,14 @@ def _translate(arguments: argparse.Namespace) -> None:
     from lath.files import read_lines
     from lath.translator import load
 
-    lines: Iterator[str] = read_lines(arguments.input or Path("/dev/stdin"))
+    lines: Iterator[str] = read_lines(arguments.input)
     settings = _decode_overrides(arguments.overrides)
     translator = load(arguments.model, arguments.device)
     for hypothesis in _with_bar(translator.hypotheses(lines, **settings), arguments.input):
         sys.stdout.write(hypothesis.text + "\n")
 
 
-def _with_bar(hypotheses: Iterator[Hypothesis], source: Path | None) -> Iterable[Hypothesis]:
+def _with_bar(hypotheses: Iterator[Hypothesis], source: Path) -> Iterable[Hypothesis]:
     """The hypotheses with a progress bar, unless the translations themselves can be seen to go by."""
     from lath.files import count_lines
     from lath.progress import watched
@@ -195,7 +217,7 @@ def _with_bar(hypotheses: Iterator[Hypothesis], source: Path | None) -> Iterable
     if sys.stdout.isatty() or not sys.stderr.isatty():
         return hypotheses
     # A pipe, unlike a file, can be read only once.
-    total = count_lines(source) if source is not None and source.is_file() else None
+    total = count_lines(source) if source.is_file() else None
     return watched(hypotheses, "translating", total)
 
 
@@ -304,7 +326,6 @@ def verb_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.Argument
 
 def reference() -> str:
     """docs/cli.md: the help of every verb."""
-    os.environ["COLUMNS"] = "100"  # argparse wraps to the terminal
     parser = build_parser()
     parts = ["# Command line", "", "Made by `make docs` from the program itself; a test compares.", ""]
     for name, verb in {"lath": parser, **verb_parsers(parser)}.items():

@@ -65,7 +65,7 @@ class VocabSettings:
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """The shape of the network (section 2.1, appendix B; BEHAVIOUR 2)."""
+    """The shape of the network (section 2.1, appendix B)."""
 
     kind: Kind = "LAT"
     """AT writes token by token, CMLM fills masks, LAT predicts a piece for each position."""
@@ -91,7 +91,7 @@ class NetworkSettings:
 
 @dataclass(frozen=True)
 class ObjectiveSettings:
-    """What the network is trained on (section 2.3; BEHAVIOUR 3)."""
+    """What the network is trained on (section 2.3)."""
 
     loss: Literal["official", "paper"] = "official"
     """Group means weighted 1 - alpha and alpha, or one sum with weights 1 and alpha (normalised by tokens)."""
@@ -147,7 +147,7 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class DecodeSettings:
-    """How a trained model translates (section 2.2; BEHAVIOUR 4)."""
+    """How a trained model translates (section 2.2)."""
 
     iterations: int = 4
     """Passes of the decoder (CMLM, LAT)."""
@@ -190,6 +190,8 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(f"{path}: no such recipe; see the folder recipes/ for examples") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); name a TOML file, as in recipes/") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not valid UTF-8 (byte {error.start}); a recipe is TOML text") from None
     try:
@@ -308,6 +310,7 @@ def check_recipe(recipe: Recipe, where: str) -> None:
         (network.width % max(1, network.heads) == 0, "network: width must be divisible by heads"),
         (network.kind != "LAT" or 2 <= network.piece_length <= 8, "network: piece_length must be 2 to 8"),
         (0 <= network.dropout < 1, "network: dropout must be at least 0 and below 1"),
+        (network.max_positions >= 16, "network: max_positions must be at least 16"),
         (min(network.encoder_layers, network.decoder_layers) >= 1, "network: at least one layer on each side"),
         (
             longest < network.max_positions,

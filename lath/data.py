@@ -31,6 +31,7 @@ from lath.vocab import Vocab, learn_vocabs, load_vocabs, save_vocabs
 
 FORMAT = 1
 """The number of the format of a prepared directory."""
+DATA_INFO = "data.json"
 SPLITS = ("train", "valid")
 SIDES = ("source", "target")
 REASONS = ("empty", "too long", "ratio")
@@ -122,7 +123,7 @@ def prepare(recipe: Recipe, out: Path, vocab_from: Path | None = None) -> Prepar
                     f"{recipe.data.max_ratio}"
                 )
         info = DataInfo(dtype.name, vocabs[0].size, vocabs[1].size, splits, recipe.data, recipe.vocab)
-        _write_info(directory / "data.json", info)
+        _write_info(directory / DATA_INFO, info)
     return PrepareReport(out, info)
 
 
@@ -231,7 +232,7 @@ def _write_info(path: Path, info: DataInfo) -> None:
 
 def read_data_info(directory: Path) -> DataInfo:
     """What is in a prepared directory."""
-    path = directory / "data.json"
+    path = directory / DATA_INFO
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):

@@ -1,6 +1,6 @@
 """Decoding: beam search (AT), mask-predict (CMLM), and iterative decoding of pieces (LAT).
 
-Follows section 2.2 of the paper and BEHAVIOUR 4. Each sentence keeps its own real length in every pass, and
+Follows section 2.2 of the paper. Each sentence keeps its own real length in every pass, and
 padding is masked, so the result never depends on what shares the batch.
 """
 
@@ -91,7 +91,7 @@ def decode_pieces(model: LAT, source: Tensor, settings: DecodeSettings, trace: b
                 len(shown) if settings.adjust_towards == "current" else lengths[row],
             )  # fmt: skip
             sentences.append(told.sentence)
-            # Only masks are ever deleted, so text that merges badly can outgrow the position table.
+            # Departure: only masks are ever deleted, so text that merges badly can outgrow the position table.
             inputs[row] = _limited(told.next_input, model.settings.max_positions)
             if trace:
                 passes[row].append(told.told)
@@ -139,7 +139,8 @@ def _limited(ids: list[int], limit: int) -> list[int]:
 def mask_predict(model: CMLM, source: Tensor, settings: DecodeSettings, trace: bool) -> list[Decoded]:
     """Fill all masks at once, mask the least certain words again, fewer each time.
 
-    Tokens that stay visible keep their old scores; BOS and EOS are given.
+    Tokens that stay visible keep their old scores.
+    # Departure: BOS and EOS are given to CMLM, in training too, since their places are known.
     """
     memory, length_scores = model.encode(source)
     lengths = length_candidates(length_scores, settings.length_candidates)
@@ -149,7 +150,9 @@ def mask_predict(model: CMLM, source: Tensor, settings: DecodeSettings, trace: b
     passes: list[list[Pass]] = [[] for _ in inputs]
     for iteration in range(1, settings.iterations + 1):
         target = pad(inputs).to(source.device)
-        values, indices = best_tokens(model.logits(model.decode(target, memory)), (*NEVER_WRITTEN_AFTER_BEGIN, EOS))
+        values, indices = best_tokens(
+            model.logits(model.decode(target, memory)), model.body.target_size, (*NEVER_WRITTEN_AFTER_BEGIN, EOS)
+        )
         for row, (filled, filled_scores) in enumerate(zip(indices.tolist(), values.tolist(), strict=True)):
             shown, scores = inputs[row], best_scores[row]
             output = [filled[place] if id == MASK else id for place, id in enumerate(shown)]
@@ -215,7 +218,7 @@ def beam_search(model: AT, source: Tensor, beam: int, length_penalty: float) -> 
     scores[:, 0] = 0.0
     for length in range(1, max(limits) + 1):
         states, past = model.decode(tokens[:, :, -1:].flatten(0, 1), memory, past)
-        grown = log_probabilities(model.logits(states[:, -1]), forbidden=NEVER_WRITTEN_AFTER_BEGIN)
+        grown = log_probabilities(model.logits(states[:, -1]), model.body.target_size, NEVER_WRITTEN_AFTER_BEGIN)
         vocabulary = grown.shape[-1]
         grown = (grown.view(len(sentences), beam, vocabulary) + scores[:, :, None]).flatten(1)
         # At most `beam` of the best 2 x beam end here, so `beam` are left to go on.

@@ -12,6 +12,7 @@ import gzip
 import lzma
 import os
 import shutil
+import sys
 import zlib
 from collections.abc import Iterator
 from io import BufferedIOBase
@@ -20,9 +21,11 @@ from pathlib import Path
 
 from lath.errors import UserError
 
+STANDARD_INPUT = Path("-")
+
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a text file, without their ends.
+    """The lines of a text file, or of standard input ("-"), without their ends.
 
     A line ends at "\\n" or "\\r\\n" and nowhere else: U+2028 and its like are part of a sentence, and line n of one
     file must stay line n of the other. A byte order mark at the start is dropped.
@@ -51,6 +54,8 @@ def _decoded(raw: bytes, path: Path, number: int) -> str:
 
 
 def _open_binary(path: Path) -> BufferedIOBase:
+    if path == STANDARD_INPUT:
+        return open(sys.stdin.fileno(), "rb", closefd=False)
     if path.is_dir():  # gzip and lzma would tell of it in words of their own
         raise IsADirectoryError(errno.EISDIR, "is a directory", str(path))
     if path.suffix == ".gz":

@@ -197,6 +197,7 @@ class Body(nn.Module):
     def __init__(self, settings: NetworkSettings, source_size: int, target_size: int, joint: bool) -> None:
         super().__init__()
         assert not joint or source_size == target_size
+        self.target_size = target_size
         # One table serves source, target and output when the vocabulary is joint; else target and output share.
         sizes = [target_size] if joint else [source_size, target_size]
         self.tables = nn.ModuleList(nn.Embedding(padded_size(size), settings.width) for size in sizes)
@@ -251,7 +252,11 @@ def key_mask(tokens: Tensor) -> Tensor:
 
 
 class AT(nn.Module):
-    """The autoregressive transformer: baseline, and teacher of the other two."""
+    """The autoregressive transformer: baseline, and teacher of the other two.
+
+    # Departure: the paper's AT is a vanilla transformer; this one shares its siblings' learnt positions and GELU, so
+    # that a comparison of the three kinds compares the kinds alone (docs/adr/0005-one-family.md).
+    """
 
     piece_length = 1
 
@@ -408,7 +413,7 @@ class LAT(nn.Module):
             if gold is not None:
                 previous = gold[:, :, step]
                 continue
-            score, previous = best_tokens(self.logits(hidden))
+            score, previous = best_tokens(self.logits(hidden), self.body.target_size)
             tokens.append(previous)
             scores.append(score)
         stacked = torch.stack(outputs, dim=2)
@@ -432,21 +437,23 @@ Model = AT | CMLM | LAT
 KINDS: dict[str, type[AT] | type[CMLM] | type[LAT]] = {"AT": AT, "CMLM": CMLM, "LAT": LAT}
 
 
-def log_probabilities(logits: Tensor, *, forbidden: tuple[int, ...]) -> Tensor:
-    """float32 log-probabilities in which the forbidden tokens can never win."""
-    scores = logits.float().log_softmax(dim=-1)
-    scores[..., list(forbidden)] = -torch.inf
-    return scores
-
-
 # Departure: the authors' program may write these; a PAD inside a sentence would shift every later position.
 NEVER_WRITTEN = (PAD, MASK, SOP)
 NEVER_WRITTEN_AFTER_BEGIN = (*NEVER_WRITTEN, BOS)
 
 
-def best_tokens(logits: Tensor, forbidden: tuple[int, ...] = NEVER_WRITTEN) -> tuple[Tensor, Tensor]:
+def log_probabilities(logits: Tensor, size: int, forbidden: tuple[int, ...]) -> Tensor:
+    """float32 log-probabilities in which no forbidden token, and no row beyond the vocabulary's size, can win."""
+    ids = torch.arange(logits.shape[-1], device=logits.device)
+    out = ids >= size
+    for id in forbidden:
+        out = out | (ids == id)
+    return logits.float().log_softmax(dim=-1).masked_fill(out, -torch.inf)
+
+
+def best_tokens(logits: Tensor, size: int, forbidden: tuple[int, ...] = NEVER_WRITTEN) -> tuple[Tensor, Tensor]:
     """The log-probability and id of the likeliest token that may be written."""
-    best = log_probabilities(logits, forbidden=forbidden).max(dim=-1)
+    best = log_probabilities(logits, size, forbidden).max(dim=-1)
     return best.values, best.indices
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from lath.checkpoint import CONFIG, best_checkpoints, list_checkpoints, read_info
 from lath.config import Recipe, load_recipe, recipe_from_tree, to_tree
-from lath.data import read_data_info
+from lath.data import DATA_INFO, read_data_info
 from lath.decode import Pass
 from lath.errors import UserError
 from lath.merge import Decision
@@ -79,7 +79,7 @@ def show(thing: Path, overrides: Sequence[str] = ()) -> str:
         return _show_run(thing)
     if (thing / CONFIG).is_file():
         return _show_model(thing)
-    if (thing / "data.json").is_file():
+    if (thing / DATA_INFO).is_file():
         return "\n".join(_show_data(thing))
     what = "is not a recipe, data, run or model directory" if thing.exists() else "does not exist"
     raise UserError(f"{thing}: {what}; give a recipe (.toml), or a directory made by lath prepare or lath train")

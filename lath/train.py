@@ -4,8 +4,8 @@ Follows appendix B of the paper. A run is decided by its recipe, its data and th
 the corpus comes from (seed, epoch), masks and dropout from (seed, step). So a run that was killed goes on from
 its last checkpoint exactly as if nothing had happened.
 
-Run directory: recipe.toml, resolved.json, config.json and vocabulary of the model to be, log.jsonl,
-checkpoints/step-N/, and model/ when it is finished.
+Run directory: recipe.toml, resolved.json, prepared.json (what its data was), config.json and vocabulary of the model to be,
+log.jsonl, checkpoints/step-N/, and model/ when it is finished.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from lath.checkpoint import (
     write_info,
 )
 from lath.config import Recipe, TrainSettings, recipe_from_tree, to_tree
-from lath.data import Corpus, read_data_info
+from lath.data import DATA_INFO, Corpus, read_data_info
 from lath.errors import UserError
-from lath.files import whole_directory, whole_file
+from lath.files import disk_errors, whole_directory, whole_file
 from lath.model import Model, build_model
 from lath.objective import LossParts, Totals, draw_examples, loss_share
 from lath.progress import Bar
@@ -54,6 +54,8 @@ from lath.vocab import PAD, Vocab, load_vocabs, save_vocabs
 INITIAL_LEARNING_RATE = 1e-7
 VALIDATION_SEED = 20200
 """Validation draws its masks from this seed in every run, so that losses can be compared."""
+PREPARED = "prepared.json"
+"""The copy of the data directory's data.json in a run, by which a resume knows the same data."""
 MAY_CHANGE_ON_RESUME = ("steps", "validate_every", "keep_best", "log_every", "micro_batch_tokens")
 
 
@@ -172,7 +174,7 @@ class Validation:
 # ---- the run directory ------------------------------------------------------------------------------------------
 
 
-def start_run(run: Path, recipe: Recipe, recipe_text: str, info: ModelInfo, vocabs: tuple[Vocab, Vocab]) -> None:
+def start_run(run: Path, recipe: Recipe, recipe_text: str, info: ModelInfo, data: Path) -> None:
     """Create a run directory; an existing one is never touched."""
     if run.exists():
         raise UserError(f"{run}: exists already; add --resume to go on with it, or choose another name")
@@ -182,7 +184,8 @@ def start_run(run: Path, recipe: Recipe, recipe_text: str, info: ModelInfo, voca
         (partial / "log.jsonl").touch()
         _write_resolved(partial, recipe)
         write_info(partial, info)
-        save_vocabs(partial, *vocabs)
+        save_vocabs(partial, *load_vocabs(data))
+        shutil.copy(data / DATA_INFO, partial / PREPARED)
 
 
 def _write_resolved(run: Path, recipe: Recipe) -> None:
@@ -190,18 +193,23 @@ def _write_resolved(run: Path, recipe: Recipe) -> None:
         partial.write_text(json.dumps(to_tree(recipe), indent=2) + "\n", encoding="utf-8")
 
 
-def resume_run(run: Path, recipe: Recipe) -> Checkpoint | None:
+def resume_run(run: Path, recipe: Recipe, data: Path) -> Checkpoint | None:
     """The checkpoint to go on from (None: the run had not reached its first); the log is cut back to it."""
     path = run / "resolved.json"
     if not path.is_file():
         raise UserError(f"{run}: nothing to resume, it is no run directory; leave --resume out to start it")
-    before = recipe_from_tree(json.loads(path.read_text(encoding="utf-8")), str(path))
+    try:
+        before = recipe_from_tree(json.loads(path.read_text(encoding="utf-8")), str(path))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"{path}: damaged ({error}); start a new run") from None
     changed = [name for name in changed_settings(before, recipe) if name not in MAY_CHANGE_ON_RESUME]
     if changed:
         raise UserError(
             f"{run}: was started with another {', '.join(changed)}; resume with the recipe it was started with "
             f"({run / 'recipe.toml'}), or start a new run"
         )
+    if (run / PREPARED).read_bytes() != (data / DATA_INFO).read_bytes():
+        raise UserError(f"{run}: was started on other data than {data}; resume with the same, or start a new run")
     _write_resolved(run, recipe)
     checkpoints = [c for c in list_checkpoints(run / "checkpoints") if c.can_resume]
     newest = checkpoints[-1] if checkpoints else None
@@ -254,11 +262,7 @@ class Log:
         tokens = sum(result.tokens for result in self.pending)
         speed = tokens / (time.perf_counter() - self.since)
         self.pending.clear()
-        if not math.isfinite(token + length):
-            raise UserError(
-                f"step {step}: the loss is no longer a number; the last checkpoint is kept. "
-                "Lower train.learning_rate or train.clip_norm and resume in a new run"
-            )
+        _require_finite(token + length, step)
         self.write(
             {"step": step, "epoch": epoch, "loss": token + length, "token_loss": token, "length_loss": length,
              "learning_rate": rate, "gradient_norm": norm, "tokens_per_second": round(speed, 1)}
@@ -268,13 +272,21 @@ class Log:
 
     def write(self, entry: dict[str, Any]) -> None:
         """Append one line."""
-        with self.path.open("a", encoding="utf-8") as stream:
+        with disk_errors(self.path), self.path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(entry) + "\n")
 
     def pause(self) -> None:
         """Leave what happened since the last line (validation, saving) out of the speed."""
         if not self.pending:
             self.since = time.perf_counter()
+
+
+def _require_finite(loss: float, step: int) -> None:
+    if not math.isfinite(loss):
+        raise UserError(
+            f"step {step}: the loss is no longer a number; the last checkpoint is kept. "
+            "Start a new run with a lower train.learning_rate or a longer train.warmup_steps"
+        )
 
 
 # ---- the loop ---------------------------------------------------------------------------------------------------
@@ -322,10 +334,10 @@ def train(recipe: Recipe, recipe_text: str, data: Path, run: Path, device: torch
     if len(valid) == 0:
         raise UserError(f"{data}: no validation pairs; set data.valid_source and data.valid_target and prepare again")
     if resume:
-        checkpoint = resume_run(run, recipe)
+        checkpoint = resume_run(run, recipe, data)
     else:
         checkpoint = None
-        start_run(run, recipe, recipe_text, info, vocabs)
+        start_run(run, recipe, recipe_text, info, data)
     learner = build_learner(recipe, vocabs, device)
     state = TrainState(step=0, epoch=0, batch=0, valid_loss=None)
     if checkpoint is not None:
@@ -371,6 +383,7 @@ def _run_steps(learner: Learner, corpus: Corpus, validation: Validation, run: Pa
             if step % settings.validate_every == 0 or step == settings.steps:
                 loss = validation.loss(learner)
                 token, length = loss.token.item(), loss.length.item()
+                _require_finite(token + length, step)  # before a broken model could replace a good checkpoint
                 log.write({"step": step, "epoch": epoch, "valid_loss": token + length,
                            "valid_token_loss": token, "valid_length_loss": length})  # fmt: skip
                 state = TrainState(step, epoch, batch, token + length)
@@ -385,6 +398,8 @@ def _run_steps(learner: Learner, corpus: Corpus, validation: Validation, run: Pa
 def average_run(run: Path, count: int, out: Path) -> list[Checkpoint]:
     """Write the average of a run's best checkpoints by validation loss as a model directory; returns them."""
     info = read_info(run)
+    if not (run / "log.jsonl").is_file():
+        raise UserError(f"{run}: a model directory, not a training run; name the run it came from")
     best = best_checkpoints(list_checkpoints(run / "checkpoints"), count)
     if not best:
         raise UserError(f"{run}: no validated checkpoint yet; train to the first validation before averaging")

@@ -123,7 +123,7 @@ def test_pad_mask_and_sop_are_never_written() -> None:
     logits = torch.zeros(6, 50)
     logits[:, [PAD, MASK, SOP]] = 9.0
     logits[:, 7] = 1.0
-    scores, ids = best_tokens(logits)
+    scores, ids = best_tokens(logits, size=50)
     assert ids.tolist() == [7] * 6
     assert torch.allclose(scores, torch.zeros(6, 50).index_fill(1, torch.tensor([PAD, MASK, SOP]), 9.0).index_fill(
         1, torch.tensor([7]), 1.0).log_softmax(1)[:, 7])  # fmt: skip

@@ -179,6 +179,15 @@ def test_resume_refuses_another_recipe_by_name(prepared: tuple[Recipe, Path], tm
         train(with_train(changed, seed=2), "", data, tmp_path / "run", CPU, resume=True)
 
 
+def test_resume_refuses_other_data(prepared: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, data = prepared
+    train(with_train(recipe, steps=4), "", data, tmp_path / "run", CPU)
+    fewer = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, max_length=6))
+    prepare(fewer, tmp_path / "other", vocab_from=data)
+    with pytest.raises(UserError, match="was started on other data than"):
+        train(recipe, "", tmp_path / "other", tmp_path / "run", CPU, resume=True)
+
+
 def test_a_loss_that_is_no_number_stops_the_run(prepared: tuple[Recipe, Path], tmp_path: Path) -> None:
     recipe, data = prepared
     with pytest.raises(UserError, match="no longer a number"):
