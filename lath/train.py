@@ -4,8 +4,8 @@ Follows appendix B of the paper. A run is decided by its recipe, its data and th
 the corpus comes from (seed, epoch), masks and dropout from (seed, step). So a run that was killed goes on from
 its last checkpoint exactly as if nothing had happened.
 
-Run directory: recipe.toml, resolved.json, prepared.json (what its data was), config.json and vocabulary of the model to be,
-log.jsonl, checkpoints/step-N/, and model/ when it is finished.
+Run directory: recipe.toml, resolved.json, prepared.json (what its data was), config.json and vocabulary of the model
+to be, log.jsonl, checkpoints/step-N/, and model/ when it is finished.
 """
 
 from __future__ import annotations
