@@ -87,7 +87,7 @@ def test_a_wide_beam_finds_the_best_of_all_short_translations() -> None:
     def score(words: tuple[int, ...]) -> float:
         states, _ = model.decode(torch.tensor([[BOS, *words]]), memory)
         logp = log_probabilities(model.logits(states[0]), size=9, forbidden=(PAD, MASK, SOP, BOS))
-        return float(sum(logp[place, id] for place, id in enumerate([*words, EOS])))
+        return sum(logp[place, id].item() for place, id in enumerate([*words, EOS]))
 
     words = [3, 6, 7, 8]
     every = [w for n in range(3) for w in itertools.product(words, repeat=n)]
