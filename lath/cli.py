@@ -192,7 +192,7 @@ def _distill(arguments: argparse.Namespace) -> None:
 
 
 def _average(arguments: argparse.Namespace) -> None:
-    from lath.train import average_run
+    from lath.run import average_run
 
     for checkpoint in average_run(arguments.run_directory, arguments.best, arguments.out):
         print(f"step {checkpoint.state.step}: validation loss {checkpoint.state.valid_loss:.4f}")

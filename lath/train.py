@@ -4,59 +4,43 @@ Follows appendix B of the paper. A run is decided by its recipe, its data and th
 the corpus comes from (seed, epoch), masks and dropout from (seed, step). So a run that was killed goes on from
 its last checkpoint exactly as if nothing had happened.
 
-Run directory: recipe.toml, resolved.json, prepared.json (what its data was), config.json and vocabulary of the model
-to be, log.jsonl, checkpoints/step-N/, and model/ when it is finished.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import shutil
 import signal
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from lath.batches import Batch, cut_rows, make_batch, plan_epoch, sort_by_length
 from lath.checkpoint import (
-    Checkpoint,
     ModelInfo,
     TrainState,
-    average_weights,
-    best_checkpoints,
-    list_checkpoints,
     load_checkpoint,
     prune_checkpoints,
-    read_info,
     save_checkpoint,
-    save_model,
-    write_info,
 )
-from lath.config import Recipe, TrainSettings, recipe_from_tree, to_tree
-from lath.data import DATA_INFO, Corpus, read_data_info
+from lath.config import Recipe, TrainSettings
+from lath.data import Corpus, read_data_info
 from lath.errors import UserError
-from lath.files import disk_errors, whole_directory, whole_file
 from lath.model import Model, build_model
 from lath.objective import LossParts, Totals, draw_examples, loss_share
 from lath.progress import Bar
-from lath.vocab import PAD, Vocab, load_vocabs, save_vocabs
+from lath.run import Log, UpdateResult, average_run, require_finite, resume_run, start_run
+from lath.vocab import PAD, Vocab, load_vocabs
 
 INITIAL_LEARNING_RATE = 1e-7
 VALIDATION_SEED = 20200
 """Validation draws its masks from this seed in every run, so that losses can be compared."""
-PREPARED = "prepared.json"
-"""The copy of the data directory's data.json in a run, by which a resume knows the same data."""
-MAY_CHANGE_ON_RESUME = ("steps", "validate_every", "keep_best", "log_every", "micro_batch_tokens")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -102,16 +86,6 @@ def build_learner(recipe: Recipe, vocabs: tuple[Vocab, Vocab], device: torch.dev
         fused=device.type == "cuda",
     )
     return Learner(model, optimizer, recipe, device)
-
-
-@dataclass(frozen=True)
-class UpdateResult:
-    """What one update did; tensors stay on the device until they are logged."""
-
-    token_loss: Tensor
-    length_loss: Tensor
-    gradient_norm: Tensor
-    tokens: int
 
 
 def update(learner: Learner, batch: Batch, step: int) -> UpdateResult:
@@ -169,124 +143,6 @@ class Validation:
                 shares.append(loss_share(learner.model, examples, totals, learner.recipe.objective))
         zero = torch.zeros((), device=learner.device)
         return LossParts(sum((s.token for s in shares), zero), sum((s.length for s in shares), zero))
-
-
-# ---- the run directory ------------------------------------------------------------------------------------------
-
-
-def start_run(run: Path, recipe: Recipe, recipe_text: str, info: ModelInfo, data: Path) -> None:
-    """Create a run directory; an existing one is never touched."""
-    if run.exists():
-        raise UserError(f"{run}: exists already; add --resume to go on with it, or choose another name")
-    with whole_directory(run) as partial:
-        (partial / "checkpoints").mkdir()
-        (partial / "recipe.toml").write_text(recipe_text, encoding="utf-8")
-        (partial / "log.jsonl").touch()
-        _write_resolved(partial, recipe)
-        write_info(partial, info)
-        save_vocabs(partial, *load_vocabs(data))
-        shutil.copy(data / DATA_INFO, partial / PREPARED)
-
-
-def _write_resolved(run: Path, recipe: Recipe) -> None:
-    with whole_file(run / "resolved.json") as partial:
-        partial.write_text(json.dumps(to_tree(recipe), indent=2) + "\n", encoding="utf-8")
-
-
-def resume_run(run: Path, recipe: Recipe, data: Path) -> Checkpoint | None:
-    """The checkpoint to go on from (None: the run had not reached its first); the log is cut back to it."""
-    path = run / "resolved.json"
-    if not path.is_file():
-        raise UserError(f"{run}: nothing to resume, it is no run directory; leave --resume out to start it")
-    try:
-        before = recipe_from_tree(json.loads(path.read_text(encoding="utf-8")), str(path))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{path}: damaged ({error}); start a new run") from None
-    changed = [name for name in changed_settings(before, recipe) if name not in MAY_CHANGE_ON_RESUME]
-    if changed:
-        raise UserError(
-            f"{run}: was started with another {', '.join(changed)}; resume with the recipe it was started with "
-            f"({run / 'recipe.toml'}), or start a new run"
-        )
-    if (run / PREPARED).read_bytes() != (data / DATA_INFO).read_bytes():
-        raise UserError(f"{run}: was started on other data than {data}; resume with the same, or start a new run")
-    _write_resolved(run, recipe)
-    checkpoints = [c for c in list_checkpoints(run / "checkpoints") if c.can_resume]
-    newest = checkpoints[-1] if checkpoints else None
-    trim_log(run / "log.jsonl", newest.state.step if newest else 0)
-    return newest
-
-
-def changed_settings(before: Recipe, after: Recipe) -> list[str]:
-    """Names of training-relevant settings that differ; those of `train` without their section."""
-    old, new = to_tree(before), to_tree(after)
-    changed = []
-    for section in ("network", "objective", "train"):
-        prefix = "" if section == "train" else f"{section}."
-        changed += [prefix + key for key, value in old[section].items() if new[section][key] != value]
-    return changed
-
-
-def trim_log(path: Path, last_step: int) -> None:
-    """Drop log lines of steps that will be run again, and a line cut short by a kill."""
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(json.JSONDecodeError):
-            if json.loads(line)["step"] <= last_step:
-                kept.append(line + "\n")
-    with whole_file(path) as partial:
-        partial.write_text("".join(kept), encoding="utf-8")
-
-
-class Log:
-    """log.jsonl and the progress bar."""
-
-    def __init__(self, run: Path, settings: TrainSettings, bar: Bar) -> None:
-        self.path = run / "log.jsonl"
-        self.bar = bar
-        self.every = settings.log_every
-        self.pending: list[UpdateResult] = []
-        self.since = time.perf_counter()
-
-    def step(self, step: int, epoch: int, rate: float, result: UpdateResult) -> None:
-        """Note one update; every so often write a line, which is when the device is waited for."""
-        self.pending.append(result)
-        self.bar.advance()
-        if step % self.every == 0:
-            self._flush(step, epoch, rate)
-
-    def _flush(self, step: int, epoch: int, rate: float) -> None:
-        token = torch.stack([result.token_loss for result in self.pending]).mean().item()
-        length = torch.stack([result.length_loss for result in self.pending]).mean().item()
-        norm = torch.stack([result.gradient_norm for result in self.pending]).max().item()
-        tokens = sum(result.tokens for result in self.pending)
-        speed = tokens / (time.perf_counter() - self.since)
-        self.pending.clear()
-        _require_finite(token + length, step)
-        self.write(
-            {"step": step, "epoch": epoch, "loss": token + length, "token_loss": token, "length_loss": length,
-             "learning_rate": rate, "gradient_norm": norm, "tokens_per_second": round(speed, 1)}
-        )  # fmt: skip
-        self.bar.tell(f"loss {token + length:.3f}, {speed:,.0f} tokens/s")
-        self.since = time.perf_counter()
-
-    def write(self, entry: dict[str, Any]) -> None:
-        """Append one line."""
-        with disk_errors(self.path), self.path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(entry) + "\n")
-
-    def pause(self) -> None:
-        """Leave what happened since the last line (validation, saving) out of the speed."""
-        if not self.pending:
-            self.since = time.perf_counter()
-
-
-def _require_finite(loss: float, step: int) -> None:
-    if not math.isfinite(loss):
-        raise UserError(
-            f"step {step}: the loss is no longer a number; the last checkpoint is kept. "
-            "Start a new run with a lower train.learning_rate or a longer train.warmup_steps"
-        )
 
 
 # ---- the loop ---------------------------------------------------------------------------------------------------
@@ -383,7 +239,7 @@ def _run_steps(learner: Learner, corpus: Corpus, validation: Validation, run: Pa
             if step % settings.validate_every == 0 or step == settings.steps:
                 loss = validation.loss(learner)
                 token, length = loss.token.item(), loss.length.item()
-                _require_finite(token + length, step)  # before a broken model could replace a good checkpoint
+                require_finite(token + length, step)  # before a broken model could replace a good checkpoint
                 log.write({"step": step, "epoch": epoch, "valid_loss": token + length,
                            "valid_token_loss": token, "valid_length_loss": length})  # fmt: skip
                 state = TrainState(step, epoch, batch, token + length)
@@ -393,17 +249,3 @@ def _run_steps(learner: Learner, corpus: Corpus, validation: Validation, run: Pa
                 log.pause()
             if stops and step < settings.steps:
                 raise Interrupted(f"stopped at step {step}, which is saved; go on with the same command and --resume")
-
-
-def average_run(run: Path, count: int, out: Path) -> list[Checkpoint]:
-    """Write the average of a run's best checkpoints by validation loss as a model directory; returns them."""
-    info = read_info(run)
-    if not (run / "log.jsonl").is_file():
-        raise UserError(f"{run}: a model directory, not a training run; name the run it came from")
-    best = best_checkpoints(list_checkpoints(run / "checkpoints"), count)
-    if not best:
-        raise UserError(f"{run}: no validated checkpoint yet; train to the first validation before averaging")
-    steps = max(checkpoint.state.step for checkpoint in best)
-    weights = average_weights([checkpoint.directory for checkpoint in best])
-    save_model(out, weights, replace(info, steps=steps), load_vocabs(run))
-    return best

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 ORDER = (
     "errors", "merge", "config", "files", "progress", "split", "vocab", "data", "batches", "model", "objective",
-    "decode", "checkpoint", "translator", "train", "distill", "evaluate", "show", "cli",
+    "decode", "checkpoint", "translator", "run", "train", "distill", "evaluate", "show", "cli",
 )  # fmt: skip
 """A module imports only from those before it."""
 LONGEST_FUNCTION = 70

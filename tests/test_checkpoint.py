@@ -36,7 +36,7 @@ from lath.config import DecodeSettings, NetworkSettings
 from lath.errors import UserError
 from lath.merge import MergeRules
 from lath.model import Model, build_model
-from lath.train import average_run
+from lath.run import average_run
 from lath.vocab import load_vocabs
 
 TINY = NetworkSettings(

@@ -18,12 +18,14 @@ import torch
 import toy
 from safetensors.torch import load_file
 
+import lath
 from lath.batches import make_batch
 from lath.checkpoint import best_checkpoints, list_checkpoints, read_info
 from lath.config import Recipe, TrainSettings, to_tree
 from lath.data import Corpus, prepare
 from lath.errors import UserError
-from lath.train import Validation, average_run, build_learner, learning_rate, train, trim_log, update
+from lath.run import average_run, trim_log
+from lath.train import Validation, build_learner, learning_rate, train, update
 from lath.vocab import load_vocabs
 
 CPU = torch.device("cpu")
@@ -207,3 +209,15 @@ def test_trim_log_drops_later_steps_and_a_line_cut_short(tmp_path: Path) -> None
     path.write_text('{"step": 2}\n{"step": 4}\n{"step": 6}\n{"st')
     trim_log(path, 4)
     assert path.read_text() == '{"step": 2}\n{"step": 4}\n'
+
+
+@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("sort", ["sentencepiece", "subword-nmt"])
+def test_every_sort_of_vocabulary_trains_and_translates(tmp_path: Path, sort: str, joint: bool) -> None:
+    recipe = toy.toy_recipe(tmp_path, "LAT", steps=2)
+    size = 330 if sort == "sentencepiece" else 20
+    vocab = dataclasses.replace(recipe.vocab, kind=sort, joint=joint, size=size if joint else size - 20 * (size > 300))  # type: ignore[arg-type]
+    model = toy.train_toy(tmp_path, dataclasses.replace(recipe, vocab=vocab))
+    mt = lath.load(model, device="cpu")
+    assert mt.info.joint == joint == (mt.source_vocab is mt.target_vocab)
+    assert len(mt.translate(["ba ko mi", "", "🎉 unseen"])) == 3

@@ -1,0 +1,61 @@
+"""The GPU gives what the CPU gives. Skipped where there is none."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from lath.batches import Batch, pad
+from lath.config import DecodeSettings, Kind, NetworkSettings, ObjectiveSettings
+from lath.decode import decode
+from lath.model import build_model
+from lath.objective import Totals, draw_examples, loss_share
+from lath.translator import choose_device
+from lath.vocab import BOS, EOS
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+
+SMALL = NetworkSettings(
+    width=64, heads=4, feedforward=96, encoder_layers=2, decoder_layers=2, max_positions=48, dropout=0.0
+)
+SENTENCES = [[9, 8, 7, EOS], [10, EOS], [6, 7, 8, 9, 10, 11, 12, 13, EOS], [20, 19, 18, EOS], [15, 6, EOS]]
+
+
+@pytest.mark.parametrize("kind", ["AT", "CMLM", "LAT"])
+def test_translations_are_those_of_the_cpu(kind: Kind) -> None:
+    model = build_model(dataclasses.replace(SMALL, kind=kind), 40, 40, True, torch.Generator().manual_seed(1)).eval()
+    with torch.no_grad():  # sharpen the outputs: at its initial scale every prediction is nearly a tie
+        for name, parameter in model.named_parameters():
+            if "table" in name or "positions" in name:
+                parameter.mul_(20)
+    settings = DecodeSettings(iterations=3, beam=3, length_candidates=2)
+    expected = decode(model, pad(SENTENCES), settings)
+    device = choose_device("cuda")
+    found = decode(model.to(device), pad(SENTENCES).to(device), settings)
+    assert [result.ids for result in found] == [result.ids for result in expected]
+
+
+@pytest.mark.parametrize("kind", ["AT", "CMLM", "LAT"])
+def test_loss_and_gradient_are_those_of_the_cpu(kind: Kind) -> None:
+    network, objective = dataclasses.replace(SMALL, kind=kind), ObjectiveSettings()
+    model = build_model(network, 40, 40, True, torch.Generator().manual_seed(1))
+    batch = Batch(pad(SENTENCES), pad([[BOS, *sentence] for sentence in SENTENCES]))
+    examples = draw_examples(batch, network, objective, torch.Generator().manual_seed(2))
+    results = []
+    for device in (torch.device("cpu"), choose_device("cuda")):
+        model.to(device).zero_grad()
+        loss = loss_share(model, examples.to(device), Totals.of(examples).to(device), objective).total
+        loss.backward()  # type: ignore[no-untyped-call]
+        gradient = torch.cat([p.grad.flatten().cpu() for p in model.parameters() if p.grad is not None])
+        results.append((loss.item(), gradient))
+    assert results[1][0] == pytest.approx(results[0][0], abs=1e-5)
+    assert torch.allclose(results[1][1], results[0][1], atol=1e-5)
+
+
+def test_draws_are_made_on_the_device_of_the_batch() -> None:
+    device = choose_device("cuda")
+    batch = Batch(pad(SENTENCES), pad([[BOS, *sentence] for sentence in SENTENCES])).to(device)
+    examples = draw_examples(batch, SMALL, ObjectiveSettings(), torch.Generator(device).manual_seed(1))
+    assert examples.decoder_input.device.type == examples.groups.device.type == "cuda"
