@@ -6,7 +6,7 @@ machine, which is what makes an exact resume possible.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,8 +19,6 @@ from lath.data import Corpus
 from lath.vocab import BOS, EOS, PAD
 
 Lengths = NDArray[np.int32] | NDArray[np.int64]
-PACK_TOKENS = 2048
-"""Sentences of like length travel in packs of about this many tokens; an update is a random set of packs."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +31,11 @@ class Batch:
     """B x T: BOS, tokens, EOS."""
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch on another device."""
-        return Batch(self.source.to(device, non_blocking=True), self.target.to(device, non_blocking=True))
+        """The same batch on another device; from pinned memory a GPU fetches it while it works on the last one."""
+        source, target = self.source, self.target
+        if device.type == "cuda":
+            source, target = source.pin_memory(), target.pin_memory()
+        return Batch(source.to(device, non_blocking=True), target.to(device, non_blocking=True))
 
 
 class Part(NamedTuple):
@@ -43,6 +44,11 @@ class Part(NamedTuple):
     rows: slice
     source_width: int
     target_width: int
+
+    @property
+    def positions(self) -> int:
+        """Target positions, padding included."""
+        return len(range(self.rows.start, self.rows.stop, self.rows.step or 1)) * self.target_width
 
 
 def pad(rows: Sequence[Sequence[int]]) -> Tensor:
@@ -66,16 +72,10 @@ def plan_epoch(
 ) -> list[NDArray[np.int64]]:
     """The updates of one epoch: each an array of pair numbers with about `step_tokens` target tokens.
 
-    Pairs are sorted by length into packs, packs are shuffled, and updates are filled pack by pack: an update
-    holds all lengths and is sorted by them, so that it cuts into micro-batches of like length. A last update of
-    under half the size is left out.
+    An update is a random sample of the corpus, so that all updates are alike, and sorted by length, so that it cuts
+    into micro-batches of like length. A last update of under half the size is left out.
     """
-    random = np.random.default_rng([seed, epoch])
-    order = sort_by_length(random.permutation(len(target_lengths)), source_lengths, target_lengths)
-    tokens = target_lengths[order] + 2
-    packs = split_by_tokens(order, tokens, min(PACK_TOKENS, max(1, step_tokens // 8)))
-    shuffled = [packs[number] for number in random.permutation(len(packs))]
-    order = np.concatenate(shuffled)
+    order = np.random.default_rng([seed, epoch]).permutation(len(target_lengths))
     updates = split_by_tokens(order, target_lengths[order] + 2, step_tokens)
     if len(updates) > 1 and int((target_lengths[updates[-1]] + 2).sum()) < step_tokens / 2:
         updates.pop()
@@ -110,3 +110,33 @@ def cut_rows(batch: Batch, token_limit: int) -> list[Part]:
             start, wider = row, (source_length, target_length)
         source_width, target_width = wider
     return [*parts, Part(slice(start, len(source)), source_width, target_width)]
+
+
+def deal_rows(batch: Batch, rank: int, size: int, cut: Callable[[Batch], list[Part]]) -> list[Part]:
+    """One rank's parts of an update: every size-th row, cut by `cut`. Together the ranks have every row once.
+
+    Rows are dealt like cards because they are sorted: each rank gets as many short and long ones as the others.
+    """
+    own = Batch(batch.source[rank::size], batch.target[rank::size])
+    if len(own.source) == 0:  # more ranks than rows
+        return []
+    # Row i of its own is row rank + i * size of the batch.
+    return [
+        Part(slice(rank + rows.start * size, rows.stop * size, size), source_width, target_width)
+        for rows, source_width, target_width in cut(own)
+    ]
+
+
+def cut_packs(batch: Batch, source_limit: int, target_limit: int, sentence_limit: int) -> list[Part]:
+    """Cut a batch so that the tokens of each part, laid end to end, stay within the limits."""
+    source = (batch.source != PAD).sum(dim=1).tolist()
+    target = (batch.target != PAD).sum(dim=1).tolist()
+    parts: list[Part] = []
+    start, source_sum, target_sum = 0, 0, 0
+    for row, (source_length, target_length) in enumerate(zip(source, target, strict=True)):
+        over = source_sum + source_length > source_limit or target_sum + target_length > target_limit
+        if row > start and (over or row - start == sentence_limit):
+            parts.append(Part(slice(start, row), max(source[start:row]), max(target[start:row])))
+            start, source_sum, target_sum = row, 0, 0
+        source_sum, target_sum = source_sum + source_length, target_sum + target_length
+    return [*parts, Part(slice(start, len(source)), max(source[start:]), max(target[start:]))]

@@ -1,7 +1,8 @@
 """Model directories and training checkpoints on disk: save, load, average.
 
 A model directory is all that translation needs: `config.json`, `model.safetensors`, the vocabulary and a card.
-A checkpoint directory is all that an exact resume needs: `model.safetensors`, `optimizer.safetensors`, `state.json`.
+A checkpoint directory is all that an exact resume needs: `model.safetensors`, `optimizer.safetensors`, `state.json`,
+and `unaveraged.safetensors` where the model is a moving average.
 Both are written beside their final name and renamed: whole or absent. docs/formats.md has every field.
 """
 
@@ -21,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lath.config import DecodeSettings, NetworkSettings, settings_from_tree, to_tree
+from lath.ema import MovingAverage
 from lath.errors import UserError
 from lath.files import whole_directory
 from lath.model import KINDS, Model
@@ -28,6 +30,8 @@ from lath.vocab import Vocab, load_vocabs, save_vocabs
 
 FORMAT = 1
 WEIGHTS, CONFIG, OPTIMIZER, STATE = "model.safetensors", "config.json", "optimizer.safetensors", "state.json"
+UNAVERAGED = "unaveraged.safetensors"
+"""The weights that training goes on with, where WEIGHTS holds their moving average."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +182,10 @@ def average_weights(directories: Sequence[Path]) -> dict[str, Tensor]:
 # ---- training checkpoints ---------------------------------------------------------------------------------------
 
 
+Cost = tuple[float, float]
+"""How a validation ranks, the lower the better (`validation_cost`)."""
+
+
 @dataclass(frozen=True)
 class TrainState:
     """Where a training run stands. Together with weights, optimiser and seed this decides all that follows."""
@@ -188,6 +196,26 @@ class TrainState:
     """Updates already taken in this epoch."""
     valid_loss: float | None
     """None when the checkpoint was written by an interruption."""
+    valid_bleu: float | None = None
+    """None unless the run is judged by BLEU (train.stop_by)."""
+
+    @property
+    def cost(self) -> Cost | None:
+        """What checkpoints are ranked by; None when it was not validated."""
+        return validation_cost(self.valid_loss, self.valid_bleu)
+
+    def __str__(self) -> str:
+        bleu = "" if self.valid_bleu is None else f", BLEU {self.valid_bleu:.2f}"
+        loss = "not validated" if self.valid_loss is None else f"validation loss {self.valid_loss:.4f}"
+        return f"step {self.step}: {loss}{bleu}"
+
+
+def validation_cost(loss: float | None, bleu: float | None) -> Cost | None:
+    """The rank of a validation: by BLEU where there is one, then by the loss, which alone moves while BLEU is still 0.
+
+    All validations of a run have a BLEU, or none has.
+    """
+    return None if loss is None else (0.0 if bleu is None else -bleu, loss)
 
 
 @dataclass(frozen=True)
@@ -203,13 +231,27 @@ class Checkpoint:
         return (self.directory / OPTIMIZER).is_file()
 
 
-def save_checkpoint(folder: Path, model: Model, optimizer: torch.optim.Optimizer, state: TrainState) -> Checkpoint:
-    """Write `folder/step-N`; an interrupted checkpoint of the same step is replaced."""
+def save_checkpoint(
+    folder: Path,
+    model: Model,
+    optimizer: torch.optim.Optimizer,
+    state: TrainState,
+    average: MovingAverage | None = None,
+) -> Checkpoint:
+    """Write `folder/step-N`; an interrupted checkpoint of the same step is replaced.
+
+    WEIGHTS are always those that are validated and end up in a model: the moving average where there is one.
+    """
     directory = folder / f"step-{state.step}"
     if directory.exists():
         shutil.rmtree(directory)
     with whole_directory(directory) as partial:
-        save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, partial / WEIGHTS)
+        trained = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+        if average is None:
+            save_file(trained, partial / WEIGHTS)
+        else:
+            save_file(average.weights, partial / WEIGHTS)
+            save_file(trained, partial / UNAVERAGED)
         save_file(_optimizer_tensors(model, optimizer), partial / OPTIMIZER)
         (partial / STATE).write_text(json.dumps({"format": FORMAT, **to_tree(state)}) + "\n", encoding="utf-8")
     return Checkpoint(directory, state)
@@ -223,9 +265,11 @@ def _optimizer_tensors(model: Model, optimizer: torch.optim.Optimizer) -> dict[s
     }
 
 
-def load_checkpoint(checkpoint: Checkpoint, model: Model, optimizer: torch.optim.Optimizer) -> None:
-    """Put a checkpoint into a model and its optimiser, which stay where they are."""
-    path = checkpoint.directory / WEIGHTS
+def load_checkpoint(
+    checkpoint: Checkpoint, model: Model, optimizer: torch.optim.Optimizer, average: MovingAverage | None = None
+) -> None:
+    """Put a checkpoint into a model, its optimiser and its moving average, which stay where they are."""
+    path = checkpoint.directory / (WEIGHTS if average is None else UNAVERAGED)
     weights = load_weights(path)
     parameters = dict(model.named_parameters())
     fits = parameters.keys() == weights.keys() and all(weights[n].shape == p.shape for n, p in parameters.items())
@@ -234,6 +278,8 @@ def load_checkpoint(checkpoint: Checkpoint, model: Model, optimizer: torch.optim
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(weights[name])
+    if average is not None:
+        average.load(load_weights(checkpoint.directory / WEIGHTS))
     for key, tensor in load_weights(checkpoint.directory / OPTIMIZER).items():
         name, _, entry = key.rpartition("/")
         parameter = parameters[name]
@@ -269,9 +315,9 @@ def _read_state(path: Path) -> TrainState:
 
 
 def best_checkpoints(checkpoints: Sequence[Checkpoint], count: int) -> list[Checkpoint]:
-    """The validated checkpoints with the lowest validation loss, best first; a loss that is no number is never good."""
-    scored = [(loss, c.state.step, c) for c in checkpoints if (loss := c.state.valid_loss) is not None]
-    finite = [entry for entry in scored if math.isfinite(entry[0])]
+    """The validated checkpoints that rank best, best first; a loss that is no number is never good."""
+    scored = [(cost, c.state.step, c) for c in checkpoints if (cost := c.state.cost) is not None]
+    finite = [entry for entry in scored if all(map(math.isfinite, entry[0]))]
     return [checkpoint for _, _, checkpoint in sorted(finite, key=lambda entry: entry[:2])[:count]]
 
 
@@ -284,4 +330,5 @@ def prune_checkpoints(folder: Path, keep_best: int) -> None:
             (checkpoint.directory / STATE).unlink()  # first, so that a kill in between leaves nothing that looks whole
             shutil.rmtree(checkpoint.directory)
         else:
-            (checkpoint.directory / OPTIMIZER).unlink(missing_ok=True)
+            for name in (OPTIMIZER, UNAVERAGED):
+                (checkpoint.directory / name).unlink(missing_ok=True)

@@ -19,7 +19,8 @@ from lath import __version__
 from lath.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
-    from lath.translator import Hypothesis
+    from lath.distributed import World
+    from lath.translator import Translator
 
 # Everything that needs torch is imported inside the verbs: help and mistakes answer at once.
 
@@ -89,6 +90,7 @@ def _add_making(verbs: Any) -> None:
         "out", type=Path, help="text file to write, line n for line n; run again after a kill to go on"
     )
     _add_device(distill)
+    _add_precision(distill)
     _add_set(distill)
 
     average = _verb(verbs, "average", _average, "Average a run's best checkpoints into a model.",
@@ -96,7 +98,7 @@ def _add_making(verbs: Any) -> None:
     average.add_argument("run_directory", metavar="run", type=Path, help="run directory of lath train")
     average.add_argument("out", type=Path, help="model directory to write; must not exist")
     average.add_argument(
-        "--best", type=_count, metavar="N", default=5, help="checkpoints to average, by validation loss (5)"
+        "--best", type=_count, metavar="N", default=5, help="checkpoints to average, the best at validation (5)"
     )
 
 
@@ -113,6 +115,7 @@ def _add_using(verbs: Any) -> None:
         help="text file, plain, .gz or .xz (default: - for standard input)",
     )
     _add_device(translate)
+    _add_precision(translate)
     _add_set(translate)
 
     evaluate = _verb(verbs, "evaluate", _evaluate, "Score translations, and compare two systems.",
@@ -130,7 +133,9 @@ def _add_using(verbs: Any) -> None:
                  'lath show runs/demo/model "Guten Morgen."')  # fmt: skip
     show.add_argument("thing", type=Path, help="recipe, or data, run or model directory")
     show.add_argument("sentence", nargs="?", help="with a model: translate this sentence and show every pass")
+    show.add_argument("--plot", type=Path, metavar="FILE", help="with a run: draw its losses into FILE (.svg or .png)")
     _add_device(show)
+    _add_precision(show)
     _add_set(show)
 
 
@@ -146,6 +151,10 @@ def _verb(
 def _add_set(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", dest="overrides",
                         help="change a setting, for example --set decode.iterations=1; may be repeated")  # fmt: skip
+
+
+def _add_precision(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--precision", default="fp32", help="fp32 (default) or bf16, which is faster on a GPU")
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
@@ -171,54 +180,80 @@ def _prepare(arguments: argparse.Namespace) -> None:
 
 def _train(arguments: argparse.Namespace) -> None:
     from lath.config import load_recipe
+    from lath.distributed import join_world
     from lath.train import train
-    from lath.translator import choose_device
 
-    recipe = load_recipe(arguments.recipe, arguments.overrides)
-    text = arguments.recipe.read_text(encoding="utf-8")
-    device = choose_device(arguments.device)
-    print(train(recipe, text, arguments.data, arguments.run_directory, device, arguments.resume))
+    with join_world(arguments.device) as (world, device):
+        recipe = load_recipe(arguments.recipe, arguments.overrides)
+        text = arguments.recipe.read_text(encoding="utf-8")
+        finished = train(recipe, text, arguments.data, arguments.run_directory, device, arguments.resume, world)
+        if world.first:
+            print(finished)
 
 
 def _distill(arguments: argparse.Namespace) -> None:
     from lath.distill import distill
+    from lath.distributed import join_world
     from lath.translator import load
 
-    settings = _decode_overrides(arguments.overrides)
-    lines = distill(
-        load(arguments.model, arguments.device), arguments.model, arguments.source, arguments.out, **settings
-    )
-    print(f"{arguments.out}: {lines} lines")
+    with join_world(arguments.device) as (world, device):
+        settings = _decode_overrides(arguments.overrides)
+        translator = load(arguments.model, str(device), arguments.precision)
+        lines = distill(translator, arguments.model, arguments.source, arguments.out, world=world, **settings)
+        if world.first:
+            print(f"{arguments.out}: {lines} lines")
 
 
 def _average(arguments: argparse.Namespace) -> None:
     from lath.run import average_run
 
     for checkpoint in average_run(arguments.run_directory, arguments.best, arguments.out):
-        print(f"step {checkpoint.state.step}: validation loss {checkpoint.state.valid_loss:.4f}")
+        print(checkpoint.state)
 
 
 def _translate(arguments: argparse.Namespace) -> None:
+    from lath.distributed import join_world
     from lath.files import read_lines
     from lath.translator import load
 
-    lines: Iterator[str] = read_lines(arguments.input)
-    settings = _decode_overrides(arguments.overrides)
-    translator = load(arguments.model, arguments.device)
-    for hypothesis in _with_bar(translator.hypotheses(lines, **settings), arguments.input):
-        sys.stdout.write(hypothesis.text + "\n")
+    with join_world(arguments.device) as (world, device):
+        lines: Iterator[str] = read_lines(arguments.input)
+        settings = _decode_overrides(arguments.overrides)
+        translator = load(arguments.model, str(device), arguments.precision)
+        if world.size > 1:
+            texts = _shared(translator, lines, arguments.input, settings, world)
+        else:
+            texts = (hypothesis.text for hypothesis in translator.hypotheses(lines, **settings))
+        for text in _with_bar(texts, arguments.input) if world.first else texts:
+            if world.first:
+                sys.stdout.write(text + "\n")
 
 
-def _with_bar(hypotheses: Iterator[Hypothesis], source: Path) -> Iterable[Hypothesis]:
-    """The hypotheses with a progress bar, unless the translations themselves can be seen to go by."""
+def _shared(
+    translator: Translator, lines: Iterator[str], source: Path, settings: dict[str, Any], world: World
+) -> Iterator[str]:
+    """The translations, made by all ranks together; a few batches for each at a time."""
+    from lath.distributed import share_stream
+    from lath.files import STANDARD_INPUT
+    from lath.translator import READ_AHEAD, with_overrides
+
+    if source == STANDARD_INPUT:
+        raise UserError("standard input can be read by one rank only; name a text file to translate it with several")
+    chosen = with_overrides(translator.info.decode, settings)
+    chunk = world.size * READ_AHEAD * chosen.batch_sentences
+    return share_stream(world, lines, lambda own: translator.translate(own, **settings), chunk)
+
+
+def _with_bar(texts: Iterator[str], source: Path) -> Iterable[str]:
+    """The translations with a progress bar, unless the translations themselves can be seen to go by."""
     from lath.files import count_lines
     from lath.progress import watched
 
     if sys.stdout.isatty() or not sys.stderr.isatty():
-        return hypotheses
+        return texts
     # A pipe, unlike a file, can be read only once.
     total = count_lines(source) if source.is_file() else None
-    return watched(hypotheses, "translating", total)
+    return watched(texts, "translating", total)
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
@@ -237,14 +272,16 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    from lath.show import explain, show
+    from lath.show import explain, plot_run, show
 
+    if arguments.plot is not None:
+        plot_run(arguments.thing, arguments.plot)
     if arguments.sentence is None:
         print(show(arguments.thing, arguments.overrides))
         return
     from lath.translator import load
 
-    translator = load(arguments.thing, arguments.device)
+    translator = load(arguments.thing, arguments.device, arguments.precision)
     settings = _decode_overrides(arguments.overrides)
     hypothesis = next(translator.hypotheses([arguments.sentence], trace=True, **settings))
     print(explain(hypothesis, translator.target_vocab))

@@ -135,14 +135,28 @@ class TrainSettings:
     """Gradients are scaled down to this norm; 0 never clips."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16 runs the forward pass under autocast; weights stay fp32."""
+    engine: Literal["auto", "plain", "packed"] = "auto"
+    """plain pads and runs eagerly; packed lays sentences end to end and compiles; auto packs on a GPU in bf16."""
     seed: int = 1
     """Decides initial weights, the order of the corpus, masks and dropout."""
     validate_every: int = 1000
     """Steps between validations; each writes a checkpoint."""
     keep_best: int = 5
-    """Checkpoints kept by validation loss, and averaged into the final model."""
+    """Checkpoints kept, the best by stop_by, and averaged into the final model unless average says otherwise."""
     log_every: int = 100
     """Steps between lines of log.jsonl."""
+    tensorboard: bool = False
+    """Also write what is logged for TensorBoard, under RUN/tensorboard (needs the extra logs)."""
+    stop_by: Literal["loss", "bleu"] = "loss"
+    """What validations are ranked by: their loss, or BLEU of up to 200 validation sentences translated each time."""
+    patience: int = 0
+    """Stop when this many validations in a row have brought nothing better; 0 trains all steps."""
+    spike_factor: float = 0.0
+    """Stop when the loss of a log line exceeds the lowest earlier one by this factor, after warm-up; 0 never does."""
+    average: Literal["best", "ema"] = "best"
+    """The final model: the mean of the best checkpoints, or the best of a moving average kept while training."""
+    ema_decay: float = 0.999
+    """Share of the moving average kept at each step (average = "ema"); lower in the first steps."""
 
 
 @dataclass(frozen=True)
@@ -331,6 +345,12 @@ def check_recipe(recipe: Recipe, where: str) -> None:
             min(train.warmup_steps, train.validate_every, train.log_every, train.keep_best) >= 1,
             "train: warmup_steps, validate_every, log_every and keep_best must be at least 1",
         ),
+        (train.patience >= 0, "train: patience must not be negative"),
+        (
+            train.spike_factor == 0 or 1 < train.spike_factor < math.inf,
+            "train: spike_factor must be above 1, or 0 to switch it off",
+        ),
+        (0 <= train.ema_decay < 1, "train: ema_decay must be at least 0 and below 1"),
         (
             min(train.step_tokens, train.micro_batch_tokens) >= longest,
             f"train: step_tokens and micro_batch_tokens must hold one sentence of data.max_length + 2 = "

@@ -24,7 +24,7 @@ from lath.model import (
     Memory,
     Model,
     best_tokens,
-    log_probabilities,
+    top_tokens,
 )
 from lath.vocab import BOS, EOS, MASK, PAD
 
@@ -204,74 +204,137 @@ def _mean(scores: list[float]) -> float:
 def beam_search(model: AT, source: Tensor, beam: int, length_penalty: float) -> list[Decoded]:
     """The best translation among `beam` kept at each step; 1 is greedy.
 
-    A sentence is done when `beam` hypotheses have ended, or at its length limit, and then leaves the batch.
+    A sentence is done when `beam` hypotheses have ended, or at its length limit; done sentences leave the batch. All
+    bookkeeping is in tensors, and the device is asked only now and then how many sentences are done.
     """
-    count = source.shape[0]
     limits = _length_limits(source, model.settings.max_positions)
-    sentences = list(range(count))
-    finished: list[list[Decoded]] = [[] for _ in sentences]
-    memory = _repeat(model.encode(source), beam)
-    past: list[KeyValues] | None = None
-    tokens = torch.full((count, beam, 1), BOS, device=source.device)
-    # All hypotheses of a sentence start alike: only the first may branch at the first step.
-    scores = torch.full((count, beam), -torch.inf, device=source.device)
-    scores[:, 0] = 0.0
-    for length in range(1, max(limits) + 1):
-        states, past = model.decode(tokens[:, :, -1:].flatten(0, 1), memory, past)
-        grown = log_probabilities(model.logits(states[:, -1]), model.body.target_size, NEVER_WRITTEN_AFTER_BEGIN)
-        vocabulary = grown.shape[-1]
-        grown = (grown.view(len(sentences), beam, vocabulary) + scores[:, :, None]).flatten(1)
-        # At most `beam` of the best 2 x beam end here, so `beam` are left to go on.
-        values, indices = grown.topk(2 * beam, dim=1)
-        parents, ids = indices // vocabulary, indices % vocabulary
-        ending = ids == EOS
-        _collect(finished, sentences, tokens, values, parents, ending, beam, length, length_penalty)
-        going_on = values.masked_fill(ending, -torch.inf).topk(beam, dim=1)
-        scores = going_on.values
-        parents, ids = parents.gather(1, going_on.indices), ids.gather(1, going_on.indices)
-        rows = torch.arange(len(sentences), device=source.device)[:, None]
-        tokens = torch.cat([tokens[rows, parents], ids[:, :, None]], dim=2)
-
-        staying = [
-            row
-            for row, sentence in enumerate(sentences)
-            if len(finished[sentence]) < beam and length < limits[sentence]
-        ]
-        for row, sentence in enumerate(sentences):
-            if row not in staying and not finished[sentence]:  # at its limit with nothing ended: take what there is
-                ids_so_far = tokens[row, 0, 1:].tolist()
-                finished[sentence].append(Decoded(ids_so_far, float(scores[row, 0]) / length**length_penalty, length))
-        sentences = [sentences[row] for row in staying]
-        if not sentences:
-            break
-        kept = torch.tensor(staying, device=source.device)
-        flat = (rows * beam + parents)[kept].flatten()
-        past = [KeyValues(keys[flat], values[flat]) for keys, values in past]
-        memory = memory.select(flat) if len(staying) < len(rows) else memory
-        tokens, scores = tokens[kept], scores[kept]
-    return [max(hypotheses, key=lambda hypothesis: hypothesis.score) for hypotheses in finished]
+    longest = int(limits.max())
+    state = _Beams.start(_repeat(model.encode(source), beam), limits, beam, longest)
+    best = _Best(
+        source.new_zeros(len(source), longest), limits.new_zeros(len(source)), limits.new_zeros(len(source)).float()
+    )
+    for length in range(1, longest + 1):
+        state = _beam_step(model, state, beam, length, length_penalty)
+        if length % CHECK_EVERY == 0 or length == longest:
+            state = _leave(state, best, beam)
+            if len(state.limits) == 0:
+                break
+    return [
+        Decoded(ids[:size], score, size + 1)
+        for ids, size, score in zip(best.tokens.tolist(), best.lengths.tolist(), best.scores.tolist(), strict=True)
+    ]
 
 
-def _length_limits(source: Tensor, max_positions: int) -> list[int]:
+CHECK_EVERY = 4
+"""Steps between two looks at which sentences are done: each look waits for the device."""
+
+
+class _Best(NamedTuple):
+    """The winner of each sentence of the batch, filled in as sentences are done."""
+
+    tokens: Tensor
+    lengths: Tensor
+    scores: Tensor
+
+
+class _Beams(NamedTuple):
+    """The search on the sentences still in the batch: b sentences, k hypotheses each, l steps at most."""
+
+    memory: Memory
+    past: list[KeyValues] | None
+    limits: Tensor
+    """b."""
+    places: Tensor
+    """b: each sentence's row in the batch."""
+    tokens: Tensor
+    """b x k x l: hypotheses that go on, without BOS."""
+    scores: Tensor
+    """b x k: their log-probabilities."""
+    ended: Tensor
+    """b: how many hypotheses have ended."""
+    best_tokens: Tensor
+    """b x l: the best that has ended."""
+    best_lengths: Tensor
+    """b: its tokens, EOS not counted."""
+    best_scores: Tensor
+    """b: its score by the length penalty; -inf while none has ended."""
+
+    @staticmethod
+    def start(memory: Memory, limits: Tensor, beam: int, longest: int) -> _Beams:
+        """All hypotheses of a sentence start alike: only the first may branch at the first step."""
+        count = len(limits)
+        scores = torch.full((count, beam), -torch.inf, device=limits.device)
+        scores[:, 0] = 0.0
+        tokens = torch.full((count, beam, longest), BOS, device=limits.device)
+        nothing = torch.zeros_like(limits)
+        worst = torch.full((count,), -torch.inf, device=limits.device)
+        places = torch.arange(count, device=limits.device)
+        return _Beams(memory, None, limits, places, tokens, scores, nothing, tokens[:, 0].clone(), nothing, worst)
+
+    @property
+    def done(self) -> Tensor:
+        """b: which sentences need no further step. (A sentence at its limit has an ended hypothesis by force.)"""
+        return self.ended >= self.tokens.shape[1]
+
+
+def _beam_step(model: AT, state: _Beams, beam: int, length: int, length_penalty: float) -> _Beams:
+    """Write token number `length` (from 1) of every hypothesis."""
+    last = state.tokens[:, :, length - 2] if length > 1 else torch.full_like(state.tokens[:, :, 0], BOS)
+    states, past = model.decode(last.flatten()[:, None], state.memory, state.past)
+    # The best 2 x beam of a sentence are among the best 2 x beam of its hypotheses; at most `beam` of them end here,
+    # so `beam` are left to go on.
+    logits = model.logits(states[:, -1])
+    grown, words = top_tokens(logits, model.body.target_size, NEVER_WRITTEN_AFTER_BEGIN, 2 * beam)
+    grown = grown.view(-1, beam, grown.shape[-1]) + state.scores[:, :, None]
+    values, indices = grown.flatten(1).topk(2 * beam, dim=1)
+    parents, ids = indices // grown.shape[-1], words.view(len(grown), -1).gather(1, indices)
+    ending = ids == EOS
+
+    # Hypotheses that end among the best `beam`, of sentences that are not done.
+    open_ = ~state.done[:, None]
+    ends = ending[:, :beam] & values[:, :beam].isfinite() & open_
+    going_on = values.masked_fill(ending, -torch.inf).topk(beam, dim=1)
+    rows = torch.arange(len(values), device=values.device)[:, None]
+    tokens = state.tokens[rows, parents.gather(1, going_on.indices)]
+    tokens[:, :, length - 1] = ids.gather(1, going_on.indices)
+
+    # The best of those that end now, against the best so far. At its limit a sentence with none takes what there is.
+    end_scores = values[:, :beam].masked_fill(~ends, -torch.inf)
+    end_score, end_place = end_scores.max(dim=1)
+    end_tokens = state.tokens[rows[:, 0], parents.gather(1, end_place[:, None])[:, 0]]
+    at_limit = (state.limits == length) & open_[:, 0]
+    forced = at_limit & (state.ended == 0) & ~ends.any(dim=1)
+    end_score = torch.where(forced, going_on.values[:, 0], end_score) / length**length_penalty
+    better = end_score > state.best_scores
+    end_tokens = torch.where(forced[:, None], tokens[:, 0], end_tokens)
+    kept = (rows * beam + parents.gather(1, going_on.indices)).flatten()
+    return state._replace(
+        past=[KeyValues(keys[kept], values_[kept]) for keys, values_ in past],
+        tokens=tokens,
+        scores=going_on.values,
+        ended=torch.where(at_limit, beam, state.ended + ends.sum(dim=1)),
+        best_tokens=torch.where(better[:, None], end_tokens, state.best_tokens),
+        best_lengths=torch.where(better, torch.where(forced, length, length - 1), state.best_lengths),
+        best_scores=torch.where(better, end_score, state.best_scores),
+    )
+
+
+def _leave(state: _Beams, best: _Best, beam: int) -> _Beams:
+    """Write down the winners of sentences that are done, and go on with the others."""
+    done = state.done
+    best.tokens[state.places] = state.best_tokens
+    best.lengths[state.places] = state.best_lengths
+    best.scores[state.places] = state.best_scores
+    going_on = (~done).nonzero()[:, 0]
+    if len(going_on) == len(done):
+        return state
+    rows = (going_on[:, None] * beam + torch.arange(beam, device=done.device)).flatten()
+    assert state.past is not None
+    past = [KeyValues(keys[rows], values[rows]) for keys, values in state.past]
+    rest = (field[going_on] for field in state[2:])
+    return _Beams(state.memory.select(rows), past, *rest)
+
+
+def _length_limits(source: Tensor, max_positions: int) -> Tensor:
     """Steps after which a sentence is ended by force: generous, and its own whatever shares the batch."""
-    lengths = (source != PAD).sum(dim=1)
-    return (2 * lengths + 16).clamp(max=max_positions - 1).tolist()
-
-
-def _collect(
-    finished: list[list[Decoded]],
-    sentences: list[int],
-    tokens: Tensor,
-    values: Tensor,
-    parents: Tensor,
-    ending: Tensor,
-    beam: int,
-    length: int,
-    length_penalty: float,
-) -> None:
-    """Add the hypotheses that ended among each sentence's best `beam` continuations."""
-    for row, place in (ending[:, :beam] & values[:, :beam].isfinite()).nonzero().tolist():
-        hypotheses = finished[sentences[row]]
-        if len(hypotheses) < beam:
-            ids = tokens[row, int(parents[row, place]), 1:].tolist()
-            hypotheses.append(Decoded(ids, float(values[row, place]) / length**length_penalty, length))
+    return (2 * (source != PAD).sum(dim=1) + 16).clamp(max=max_positions - 1)

@@ -2,6 +2,7 @@
 
 Section 4.1 of the paper trains every non-autoregressive model on such text. Line n of the source becomes line n of
 the output. Work is kept in shards beside the output, each whole or absent, so a killed run goes on where it was.
+Several ranks (distributed.py) take the shards in turn; the first joins them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from lath.checkpoint import CONFIG, WEIGHTS
 from lath.config import to_tree
+from lath.distributed import ALONE, World, gather, lead
 from lath.errors import UserError
 from lath.files import count_lines, read_lines, whole_directory, whole_file
 from lath.progress import Bar
@@ -26,36 +28,70 @@ SHARD_LINES = 10_000
 
 
 def distill(
-    translator: Translator, model: Path, source: Path, out: Path, shard_lines: int = SHARD_LINES, **settings: Any
+    translator: Translator,
+    model: Path,
+    source: Path,
+    out: Path,
+    shard_lines: int = SHARD_LINES,
+    world: World = ALONE,
+    **settings: Any,
 ) -> int:
     """Translate `source` into `out`, shard by shard; returns the line count. The same call goes on after a kill."""
+    shards = out.with_name(out.name + ".shards")
+
+    def begin() -> int:
+        decoding = _check(translator, out, settings)
+        lines = count_lines(source)
+        _claim(shards, {"model": _fingerprint(model), "settings": decoding, "shard size": shard_lines})
+        return lines
+
+    def join() -> None:
+        with whole_file(out) as partial, partial.open("wb") as joined:
+            for shard in finished:
+                with shard.open("rb") as part:
+                    shutil.copyfileobj(part, joined)
+        shutil.rmtree(shards)
+
+    lines = lead(world, begin)
+    with Bar("distilling", lines, "lines", shown=world.first) as bar:
+        chunks = enumerate(_chunks(read_lines(source), shard_lines))
+        finished = gather(world, lambda: _write_shards(translator, shards, chunks, bar, world, settings))[0]
+    lead(world, join)
+    return lines
+
+
+def _check(translator: Translator, out: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that decide the text; an output that could not be written, or was, is refused."""
     if out.exists():
         raise UserError(f"{out}: exists already; choose another name or remove it")
     if out.suffix in (".gz", ".xz"):
         raise UserError(f"{out}: the text is written unpacked; choose a name without {out.suffix}")
     decoding = to_tree(with_overrides(translator.info.decode, settings))
     del decoding["batch_sentences"]  # the text does not depend on it; a smaller one may be what lets a run go on
-    lines = count_lines(source)
-    shards = out.with_name(out.name + ".shards")
-    _claim(shards, {"model": _fingerprint(model), "settings": decoding, "shard size": shard_lines})
-    finished: list[Path] = []
-    with Bar("distilling", lines, "lines") as bar:
-        for number, chunk in enumerate(_chunks(read_lines(source), shard_lines)):
-            shard = shards / _shard_name(number, chunk)
-            if not shard.exists():
-                with whole_file(shard) as partial, partial.open("w", encoding="utf-8", newline="\n") as stream:
-                    for hypothesis in translator.hypotheses(chunk, **settings):
-                        stream.write(hypothesis.text + "\n")
-                        bar.advance()
-            else:
-                bar.advance(len(chunk))
-            finished.append(shard)
-    with whole_file(out) as partial, partial.open("wb") as joined:
-        for shard in finished:
-            with shard.open("rb") as part:
-                shutil.copyfileobj(part, joined)
-    shutil.rmtree(shards)
-    return lines
+    return decoding
+
+
+def _write_shards(
+    translator: Translator,
+    shards: Path,
+    chunks: Iterator[tuple[int, list[str]]],
+    bar: Bar,
+    world: World,
+    settings: dict[str, Any],
+) -> list[Path]:
+    """Translate this rank's shards, where they are not there yet; returns the names of all ranks'."""
+    named: list[Path] = []
+    for number, chunk in chunks:
+        shard = shards / _shard_name(number, chunk)
+        if number % world.size == world.rank and not shard.exists():
+            with whole_file(shard) as partial, partial.open("w", encoding="utf-8", newline="\n") as stream:
+                for hypothesis in translator.hypotheses(chunk, **settings):
+                    stream.write(hypothesis.text + "\n")
+                    bar.advance()
+        else:
+            bar.advance(len(chunk))
+        named.append(shard)
+    return named
 
 
 def _claim(shards: Path, job: dict[str, Any]) -> None:

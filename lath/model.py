@@ -7,7 +7,10 @@ Follows section 2.1 and appendices B and C of the paper. The three kinds are bui
     LAT   CMLM + LocalTranslator: an LSTM writes a piece of K tokens from each decoder state
 
 Shapes in comments: B sentences, S source tokens, T target tokens, D width, H heads, V vocabulary.
-Sequences are padded on the right with PAD; padded keys are masked, so padding never changes a result.
+Sentences come in one of two forms, and only attention knows the difference:
+
+    padded  a B x T tensor, filled up on the right with PAD; padded keys are masked, so padding never changes a result
+    packed  one array of N tokens, sentence behind sentence (packed.py): the same network without the padding
 """
 
 from __future__ import annotations
@@ -20,14 +23,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lath.config import NetworkSettings
+from lath.packed import Packed, PackedMask, PackedSource, packed_attention
 from lath.vocab import BOS, MASK, PAD, SOP
 
 NORM_EPSILON = 1e-12
 INITIAL_STD = 0.02
 
 
+Mask = Tensor | PackedMask
+"""Where attention is allowed: a boolean tensor over padded sentences, or the bounds of packed ones."""
+
+
 class KeyValues(NamedTuple):
-    """What one attention layer attends to: keys and values, each B x H x length x D/H."""
+    """What one attention layer attends to: keys and values, each B x length x H x D/H, packed N x H x D/H."""
 
     keys: Tensor
     values: Tensor
@@ -39,10 +47,10 @@ class Memory:
 
     layers: list[KeyValues]
     mask: Tensor
-    """B x 1 x 1 x S: true where there is a token."""
+    """B x 1 x 1 x S: true where there is a token; packed: the bounds of the sentences."""
 
     def select(self, rows: Tensor) -> Memory:
-        """The memory of the given rows, in that order; rows may repeat."""
+        """The (padded) memory of the given rows, in that order; rows may repeat."""
         return Memory([KeyValues(k[rows], v[rows]) for k, v in self.layers], self.mask[rows])
 
 
@@ -56,8 +64,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(width, width)
 
     def _split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
-        batch, length, _ = x.shape
-        return x.view(batch, length, parts, self.heads, self.width // self.heads).permute(2, 0, 3, 1, 4).unbind(0)
+        return x.view(*x.shape[:-1], parts, self.heads, self.width // self.heads).unbind(-3)
 
     def self_project(self, x: Tensor) -> tuple[Tensor, KeyValues]:
         """Queries, and keys with values, of one sequence."""
@@ -74,10 +81,14 @@ class Attention(nn.Module):
         weight, bias = self.project.weight[self.width :], self.project.bias[self.width :]
         return KeyValues(*self._split(functional.linear(x, weight, bias), 2))
 
-    def forward(self, query: Tensor, attended: KeyValues, mask: Tensor) -> Tensor:
-        """Mix the values by the queries' affinity to the keys where `mask` is true."""
-        mixed = functional.scaled_dot_product_attention(query, attended.keys, attended.values, attn_mask=mask)
-        output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
+    def forward(self, query: Tensor, attended: KeyValues, mask: Mask) -> Tensor:
+        """Mix the values by the queries' affinity to the keys where `mask` allows it."""
+        if isinstance(mask, PackedMask):
+            mixed = packed_attention(query, attended.keys, attended.values, mask)
+        else:
+            query, keys, values = query.transpose(1, 2), attended.keys.transpose(1, 2), attended.values.transpose(1, 2)
+            mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask).transpose(1, 2)
+        output: Tensor = self.output(mixed.flatten(-2))
         return output
 
 
@@ -119,7 +130,7 @@ class EncoderLayer(nn.Module):
         self.feedforward = FeedForward(settings.width, settings.feedforward)
         self.feedforward_residual = Residual(settings)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Mask) -> Tensor:
         """x: B x S x D; mask: B x 1 x 1 x S."""
         query, attended = self.attention.self_project(x)
         x = self.attention_residual(x, self.attention(query, attended, mask))
@@ -140,13 +151,13 @@ class DecoderLayer(nn.Module):
         self.feedforward_residual = Residual(settings)
 
     def forward(
-        self, x: Tensor, mask: Tensor, memory: KeyValues, memory_mask: Tensor, past: KeyValues | None
+        self, x: Tensor, mask: Mask, memory: KeyValues, memory_mask: Mask, past: KeyValues | None
     ) -> tuple[Tensor, KeyValues]:
         """x: B x T x D. `past` holds the keys and values of earlier tokens, which come in front of x's own."""
         query, attended = self.attention.self_project(x)
         if past is not None:
             attended = KeyValues(
-                torch.cat([past.keys, attended.keys], dim=2), torch.cat([past.values, attended.values], dim=2)
+                torch.cat([past.keys, attended.keys], dim=1), torch.cat([past.values, attended.values], dim=1)
             )
         x = self.attention_residual(x, self.attention(query, attended, mask))
         x = self.cross_residual(x, self.cross(self.cross.query(x), memory, memory_mask))
@@ -160,7 +171,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.encoder_layers))
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Mask) -> Tensor:
         """Embedded source to contextual states."""
         for layer in self.layers:
             x = layer(x, mask)
@@ -180,13 +191,16 @@ class Decoder(nn.Module):
         return Memory([layer.cross.key_values(encoded) for layer in layers], mask)
 
     def forward(
-        self, x: Tensor, mask: Tensor, memory: Memory, past: list[KeyValues] | None = None
+        self, x: Tensor, mask: Mask, memory: Memory, past: list[KeyValues] | None = None
     ) -> tuple[Tensor, list[KeyValues]]:
         """Embedded target to states, and the keys and values a later call may take as its past."""
         attended: list[KeyValues] = []
+        memory_mask: Mask = memory.mask
+        if isinstance(mask, PackedMask):
+            memory_mask = PackedMask(mask.queries, memory.mask, mask.longest, causal=False)
         for index, layer in enumerate(self.layers):
             layer_past = None if past is None else past[index]
-            x, layer_attended = layer(x, mask, memory.layers[index], memory.mask, layer_past)
+            x, layer_attended = layer(x, mask, memory.layers[index], memory_mask, layer_past)
             attended.append(layer_attended)
         return x, attended
 
@@ -207,16 +221,16 @@ class Body(nn.Module):
         self.encoder = Encoder(settings)
         self.decoder = Decoder(settings)
 
-    def embed_source(self, source: Tensor) -> Tensor:
+    def embed_source(self, source: Tensor | Packed) -> Tensor:
         """B x S tokens to B x S x D, before dropout."""
-        positions = torch.arange(source.shape[1], device=source.device)
-        embedded: Tensor = self.tables[0](source) + self.source_positions(positions)
+        tokens, positions = _tokens_and_positions(source)
+        embedded: Tensor = self.tables[0](tokens) + self.source_positions(positions)
         return embedded
 
-    def embed_target(self, target: Tensor, start: int = 0) -> Tensor:
-        """B x T tokens to B x T x D; `start` is the position of the first."""
-        positions = torch.arange(start, start + target.shape[1], device=target.device)
-        embedded: Tensor = self.dropout(self.tables[-1](target) + self.target_positions(positions))
+    def embed_target(self, target: Tensor | Packed, start: int = 0) -> Tensor:
+        """B x T tokens to B x T x D; `start` is the position of the first of padded ones."""
+        tokens, positions = _tokens_and_positions(target, start)
+        embedded: Tensor = self.dropout(self.tables[-1](tokens) + self.target_positions(positions))
         return embedded
 
     def embed_local(self, tokens: Tensor) -> Tensor:
@@ -224,7 +238,7 @@ class Body(nn.Module):
         embedded: Tensor = self.dropout(self.tables[-1](tokens))
         return embedded
 
-    def decode_both_sides(self, target: Tensor, memory: Memory) -> Tensor:
+    def decode_both_sides(self, target: Tensor | Packed, memory: Memory) -> Tensor:
         """B x T tokens to B x T x D states, each of which sees all the others."""
         states: Tensor = self.decoder(self.embed_target(target), key_mask(target), memory)[0]
         return states
@@ -246,9 +260,22 @@ def padded_size(size: int) -> int:
     return (size + 7) // 8 * 8
 
 
-def key_mask(tokens: Tensor) -> Tensor:
-    """B x 1 x 1 x length, true where there is a token."""
+def _tokens_and_positions(tokens: Tensor | Packed, start: int = 0) -> tuple[Tensor, Tensor]:
+    if isinstance(tokens, Packed):
+        return tokens.tokens, tokens.positions
+    return tokens, torch.arange(start, start + tokens.shape[1], device=tokens.device)
+
+
+def key_mask(tokens: Tensor | Packed) -> Mask:
+    """Every token of a sentence sees all of it: B x 1 x 1 x length, true where there is a token, or bounds."""
+    if isinstance(tokens, Packed):
+        return PackedMask(tokens.bounds, tokens.bounds, tokens.longest, causal=False)
     return (tokens != PAD)[:, None, None, :]
+
+
+def memory_mask(source: Tensor | Packed | PackedSource) -> Tensor:
+    """What `Memory` keeps of a source's mask."""
+    return (source != PAD)[:, None, None, :] if isinstance(source, Tensor) else source.bounds
 
 
 class AT(nn.Module):
@@ -265,30 +292,39 @@ class AT(nn.Module):
         self.settings = settings
         self.body = Body(settings, source_size, target_size, joint)
 
-    def encode(self, source: Tensor) -> Memory:
+    def encode(self, source: Tensor | Packed) -> Memory:
         """B x S source tokens, each sentence ending in EOS."""
-        mask = key_mask(source)
-        encoded = self.body.encoder(self.body.dropout(self.body.embed_source(source)), mask)
-        return self.body.decoder.project_memory(encoded, mask)
+        encoded = self.body.encoder(self.body.dropout(self.body.embed_source(source)), key_mask(source))
+        return self.body.decoder.project_memory(encoded, memory_mask(source))
 
     def decode(
-        self, target: Tensor, memory: Memory, past: list[KeyValues] | None = None
+        self, target: Tensor | Packed, memory: Memory, past: list[KeyValues] | None = None
     ) -> tuple[Tensor, list[KeyValues]]:
         """States of B x T target tokens that follow `past`; state i has seen tokens 0 to i."""
-        start = 0 if past is None else past[0].keys.shape[2]
-        length = target.shape[1]
-        mask = torch.ones(length, start + length, dtype=torch.bool, device=target.device).tril(start)
+        start = 0 if past is None else past[0].keys.shape[1]
+        mask: Mask
+        if isinstance(target, Packed):
+            mask = PackedMask(target.bounds, target.bounds, target.longest, causal=True)
+        else:
+            length = target.shape[1]
+            mask = torch.ones(length, start + length, dtype=torch.bool, device=target.device).tril(start)
         states, attended = self.body.decoder(self.body.embed_target(target, start), mask, memory, past)
         return states, attended
 
-    def output_states(self, source: Tensor, decoder_input: Tensor, targets: Tensor) -> tuple[Tensor, None]:
+    def output_states(
+        self, source: Tensor | Packed, decoder_input: Tensor | Packed, targets: Tensor
+    ) -> tuple[Tensor, None]:
         """Training: B x T x 1 x D states whose logits predict `targets` (B x T x 1)."""
         states, _ = self.decode(decoder_input, self.encode(source))
-        return states[:, :, None], None
+        return states.unsqueeze(-2), None
+
+    def before_output(self, states: Tensor) -> Tensor:
+        """Output states as the output matrix takes them."""
+        return states
 
     def logits(self, states: Tensor) -> Tensor:
         """Token logits of output states."""
-        return self.body.logits(states)
+        return self.body.logits(self.before_output(states))
 
 
 class LengthPredictor(nn.Module):
@@ -301,17 +337,26 @@ class LengthPredictor(nn.Module):
         super().__init__()
         self.table = nn.Embedding(settings.max_positions, settings.width)
 
-    def encode(self, body: Body, source: Tensor) -> tuple[Memory, Tensor]:
-        """The encoded source without the LENGTH slot, and B x max_positions log-probabilities of the length."""
-        batch = source.shape[0]
-        token = self.table.weight[0].expand(batch, 1, -1)
-        embedded = body.dropout(torch.cat([token, body.embed_source(source)], dim=1))
-        mask = key_mask(source)
-        encoded = body.encoder(embedded, torch.cat([mask.new_ones(batch, 1, 1, 1), mask], dim=3))
-        with torch.autocast(source.device.type, enabled=False):
-            logits = functional.linear(encoded[:, 0].float(), self.table.weight.float())
+    def encode(self, body: Body, source: Tensor | PackedSource) -> tuple[Memory, Tensor]:
+        """The encoded source without the LENGTH slots, and B x max_positions log-probabilities of the length."""
+        if isinstance(source, PackedSource):
+            slots = source.with_slots
+            token = self.table.weight[0].expand(len(slots.tokens), -1)
+            embedded = torch.where(source.is_slot[:, None], token, body.embed_source(slots))
+            encoded = body.encoder(body.dropout(embedded), key_mask(slots))
+            at_slots, memory = encoded[source.slot_places], encoded[source.token_places]
+        else:
+            batch = source.shape[0]
+            token = self.table.weight[0].expand(batch, 1, -1)
+            embedded = torch.cat([token, body.embed_source(source)], dim=1)
+            mask = memory_mask(source)
+            with_slot = torch.cat([mask.new_ones(batch, 1, 1, 1), mask], dim=3)
+            encoded = body.encoder(body.dropout(embedded), with_slot)
+            at_slots, memory = encoded[:, 0], encoded[:, 1:]
+        with torch.autocast(at_slots.device.type, enabled=False):
+            logits = functional.linear(at_slots.float(), self.table.weight.float())
         logits = torch.cat([torch.full_like(logits[:, :1], -torch.inf), logits[:, 1:]], dim=1)
-        return body.decoder.project_memory(encoded[:, 1:], mask), logits.log_softmax(dim=1)
+        return body.decoder.project_memory(memory, memory_mask(source)), logits.log_softmax(dim=1)
 
 
 class CMLM(nn.Module):
@@ -325,22 +370,28 @@ class CMLM(nn.Module):
         self.body = Body(settings, source_size, target_size, joint)
         self.length = LengthPredictor(settings)
 
-    def encode(self, source: Tensor) -> tuple[Memory, Tensor]:
+    def encode(self, source: Tensor | PackedSource) -> tuple[Memory, Tensor]:
         """The encoded source, and log-probabilities of the target length."""
         return self.length.encode(self.body, source)
 
-    def decode(self, target: Tensor, memory: Memory) -> Tensor:
+    def decode(self, target: Tensor | Packed, memory: Memory) -> Tensor:
         """States of B x T partly masked target tokens; each sees all the others."""
         return self.body.decode_both_sides(target, memory)
 
-    def output_states(self, source: Tensor, decoder_input: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def output_states(
+        self, source: Tensor | PackedSource, decoder_input: Tensor | Packed, targets: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Training: B x T x 1 x D states whose logits predict `targets`, and length log-probabilities."""
         memory, lengths = self.encode(source)
-        return self.decode(decoder_input, memory)[:, :, None], lengths
+        return self.decode(decoder_input, memory).unsqueeze(-2), lengths
+
+    def before_output(self, states: Tensor) -> Tensor:
+        """Output states as the output matrix takes them."""
+        return states
 
     def logits(self, states: Tensor) -> Tensor:
         """Token logits of output states."""
-        return self.body.logits(states)
+        return self.body.logits(self.before_output(states))
 
 
 class LocalTranslator(nn.Module):
@@ -387,11 +438,11 @@ class LAT(nn.Module):
         self.length = LengthPredictor(settings)
         self.local = LocalTranslator(settings.width)
 
-    def encode(self, source: Tensor) -> tuple[Memory, Tensor]:
+    def encode(self, source: Tensor | PackedSource) -> tuple[Memory, Tensor]:
         """The encoded source, and log-probabilities of the target length."""
         return self.length.encode(self.body, source)
 
-    def decode(self, target: Tensor, memory: Memory) -> Tensor:
+    def decode(self, target: Tensor | Packed, memory: Memory) -> Tensor:
         """States of B x T partly masked target tokens; each sees all the others."""
         return self.body.decode_both_sides(target, memory)
 
@@ -405,32 +456,38 @@ class LAT(nn.Module):
 
     def _write(self, states: Tensor, gold: Tensor | None) -> Pieces:
         hidden, cell = self.local.start(states)
-        previous = torch.full(states.shape[:2], SOP, device=states.device)
+        previous = torch.full(states.shape[:-1], SOP, device=states.device)
         outputs, tokens, scores = [], [], []
         for step in range(self.piece_length):
             hidden, cell = self.local(self.body.embed_local(previous), hidden, cell)
             outputs.append(hidden)
             if gold is not None:
-                previous = gold[:, :, step]
+                previous = gold[..., step]
                 continue
             score, previous = best_tokens(self.logits(hidden), self.body.target_size)
             tokens.append(previous)
             scores.append(score)
-        stacked = torch.stack(outputs, dim=2)
+        stacked = torch.stack(outputs, dim=-2)
         if gold is not None:
             return Pieces(stacked, gold, gold.new_zeros(()))
-        return Pieces(stacked, torch.stack(tokens, dim=2), torch.stack(scores, dim=2))
+        return Pieces(stacked, torch.stack(tokens, dim=-1), torch.stack(scores, dim=-1))
 
-    def output_states(self, source: Tensor, decoder_input: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def output_states(
+        self, source: Tensor | PackedSource, decoder_input: Tensor | Packed, targets: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Training: B x T x K x D states whose logits predict `targets`, and length log-probabilities."""
         memory, lengths = self.encode(source)
         return self.local_states(self.decode(decoder_input, memory), targets), lengths
 
-    def logits(self, states: Tensor) -> Tensor:
-        """Token logits of output states."""
+    def before_output(self, states: Tensor) -> Tensor:
+        """Output states as the output matrix takes them."""
         # Departure: the paper has no such factor. h lies in (-1, 1) and the table starts at N(0, 0.02), so the
         # plain product starts almost flat; the factor only changes the speed of early training.
-        return self.body.logits(states * self.settings.piece_logit_scale)
+        return states * self.settings.piece_logit_scale
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Token logits of output states."""
+        return self.body.logits(self.before_output(states))
 
 
 Model = AT | CMLM | LAT
@@ -442,19 +499,28 @@ NEVER_WRITTEN = (PAD, MASK, SOP)
 NEVER_WRITTEN_AFTER_BEGIN = (*NEVER_WRITTEN, BOS)
 
 
-def log_probabilities(logits: Tensor, size: int, forbidden: tuple[int, ...]) -> Tensor:
-    """float32 log-probabilities in which no forbidden token, and no row beyond the vocabulary's size, can win."""
+def allowed_logits(logits: Tensor, size: int, forbidden: tuple[int, ...]) -> Tensor:
+    """float32 logits in which no forbidden token, and no row beyond the vocabulary's size, can win."""
     ids = torch.arange(logits.shape[-1], device=logits.device)
     out = ids >= size
     for id in forbidden:
         out = out | (ids == id)
-    return logits.float().log_softmax(dim=-1).masked_fill(out, -torch.inf)
+    return logits.float().masked_fill(out, -torch.inf)
+
+
+def top_tokens(logits: Tensor, size: int, forbidden: tuple[int, ...], count: int) -> tuple[Tensor, Tensor]:
+    """The log-probabilities and ids of the `count` likeliest tokens that may be written, best first.
+
+    The probabilities are those of the whole softmax: what is forbidden cannot win, but keeps its share.
+    """
+    best = allowed_logits(logits, size, forbidden).topk(min(count, size), dim=-1)
+    return best.values - logits.float().logsumexp(dim=-1, keepdim=True), best.indices
 
 
 def best_tokens(logits: Tensor, size: int, forbidden: tuple[int, ...] = NEVER_WRITTEN) -> tuple[Tensor, Tensor]:
     """The log-probability and id of the likeliest token that may be written."""
-    best = log_probabilities(logits, size, forbidden).max(dim=-1)
-    return best.values, best.indices
+    best = allowed_logits(logits, size, forbidden).max(dim=-1)
+    return best.values - logits.float().logsumexp(dim=-1), best.indices
 
 
 def build_model(

@@ -13,9 +13,9 @@ Item = TypeVar("Item")
 class Bar:
     """A tqdm bar when stderr is a terminal and tqdm is installed; else it does nothing."""
 
-    def __init__(self, what: str, total: int | None, unit: str, done: int = 0) -> None:
+    def __init__(self, what: str, total: int | None, unit: str, done: int = 0, shown: bool = True) -> None:
         self._bar: Any = None
-        if sys.stderr.isatty():
+        if shown and sys.stderr.isatty():
             try:
                 from tqdm import tqdm
             except ImportError:  # the core runs without it

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from lath.checkpoint import CONFIG, best_checkpoints, list_checkpoints, read_info
 from lath.config import Recipe, load_recipe, recipe_from_tree, to_tree
+from lath.curves import Curve, plot_curves, sparkline
 from lath.data import DATA_INFO, read_data_info
 from lath.decode import Pass
 from lath.errors import UserError
+from lath.log import Entry, log_entries, training_words, validation_costs
 from lath.merge import Decision
+from lath.stopping import out_of_patience
 from lath.translator import Hypothesis
 from lath.vocab import MASK, Vocab
 
@@ -102,16 +103,40 @@ def _show_data(directory: Path) -> list[str]:
 def _show_run(run: Path) -> str:
     recipe = _resolved_recipe(run / "resolved.json")
     checkpoints = list_checkpoints(run / "checkpoints")
+    entries = list(log_entries(run))
     lines = [f"{run}: {recipe.network.kind}, {recipe.train.steps} steps"]
-    trained = [entry for entry in _log_entries(run / "log.jsonl") if "loss" in entry]
+    trained = [entry for entry in entries if "loss" in entry]
     if trained:
-        last = trained[-1]
-        speed = last["tokens_per_second"]
-        lines.append(f"  step {last['step']}: training loss {last['loss']:.3f}, {speed:,.0f} tokens/s")
-    for checkpoint in best_checkpoints(checkpoints, recipe.train.keep_best):
-        lines.append(f"  step {checkpoint.state.step}: validation loss {checkpoint.state.valid_loss:.4f}")
-    state = "finished" if (run / "model").is_dir() else "unfinished; go on with lath train ... --resume"
+        lines.append(f"  step {trained[-1]['step']}: training {training_words(trained[-1])}")
+    lines += [f"  {checkpoint.state}" for checkpoint in best_checkpoints(checkpoints, recipe.train.keep_best)]
+    for name, curve in _loss_curves(entries).items():
+        values = [value for _, value in curve]
+        lines.append(f"  {name:15} {sparkline(values)} {values[0]:.3f} to {values[-1]:.3f}")
+    step = checkpoints[-1].state.step if checkpoints else recipe.train.steps
+    if (run / "model").is_dir() and step >= recipe.train.steps:
+        state = "finished"
+    elif (run / "model").is_dir() and out_of_patience(validation_costs(entries), recipe.train.patience):
+        state = f"finished early, at step {step}: validation got no better"
+    else:
+        state = "unfinished; go on with lath train ... --resume"
     return "\n".join([*lines, f"  {state}"])
+
+
+def plot_run(run: Path, path: Path) -> None:
+    """Draw the losses of a training run into a picture."""
+    if not (run / "resolved.json").is_file():
+        raise UserError(f"{run}: not a training run, so there is no curve to plot; name a directory of lath train")
+    plot_curves(_loss_curves(list(log_entries(run))), run.name, path)
+
+
+def _loss_curves(entries: Sequence[Entry]) -> dict[str, Curve]:
+    """Training and validation loss over the steps, as far as there are any."""
+    names = {"training loss": "loss", "validation loss": "valid_loss"}
+    curves = {
+        name: [(int(entry["step"]), float(entry[key])) for entry in entries if key in entry]
+        for name, key in names.items()
+    }
+    return {name: curve for name, curve in curves.items() if curve}
 
 
 def _resolved_recipe(path: Path) -> Recipe:
@@ -119,10 +144,3 @@ def _resolved_recipe(path: Path) -> Recipe:
         return recipe_from_tree(json.loads(path.read_text(encoding="utf-8")), str(path))
     except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: damaged or not written by lath ({error}); copy the run directory again") from None
-
-
-def _log_entries(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of a log; a run that is under way, or was killed, may have begun another."""
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        with contextlib.suppress(json.JSONDecodeError):
-            yield json.loads(line)

@@ -2,8 +2,8 @@
 
 Follows appendix B of the paper. A run is decided by its recipe, its data and the number of the step: the order of
 the corpus comes from (seed, epoch), masks and dropout from (seed, step). So a run that was killed goes on from
-its last checkpoint exactly as if nothing had happened.
-
+its last checkpoint exactly as if nothing had happened. Several ranks (distributed.py) share the rows of every update
+and so train the same model as one; only the first writes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import shutil
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lath.batches import Batch, cut_rows, make_batch, plan_epoch, sort_by_length
+from lath.batches import Batch, cut_rows, deal_rows, make_batch, plan_epoch, sort_by_length
 from lath.checkpoint import (
     ModelInfo,
     TrainState,
@@ -31,12 +31,19 @@ from lath.checkpoint import (
 )
 from lath.config import Recipe, TrainSettings
 from lath.data import Corpus, read_data_info
+from lath.distributed import ALONE, World, any_rank, lead, sum_gradients, sum_scalars, together
+from lath.ema import MovingAverage
+from lath.engine import Engine, autocast, choose_engine
 from lath.errors import UserError
+from lath.flops import peak_flops, update_flops
+from lath.heldout import HeldOut
+from lath.log import Log, UpdateResult
 from lath.model import Model, build_model
 from lath.objective import LossParts, Totals, draw_examples, loss_share
 from lath.progress import Bar
-from lath.run import Log, UpdateResult, average_run, require_finite, resume_run, start_run
-from lath.vocab import PAD, Vocab, load_vocabs
+from lath.run import average_run, resume_run, start_run
+from lath.stopping import require_finite
+from lath.vocab import PAD, load_vocabs
 
 INITIAL_LEARNING_RATE = 1e-7
 VALIDATION_SEED = 20200
@@ -57,23 +64,22 @@ def learning_rate(step: int, settings: TrainSettings) -> float:
 
 @dataclass
 class Learner:
-    """A model on its device, with the optimiser that changes it."""
+    """A model on its device, with the optimiser that changes it; one of `world`'s, which all hold the same."""
 
     model: Model
     optimizer: torch.optim.Optimizer
     recipe: Recipe
     device: torch.device
+    world: World
+    engine: Engine
+    """Computes the loss."""
+    average: MovingAverage | None
+    """Of the weights, where the recipe asks for one; it is what is validated, and becomes the model."""
 
-    @property
-    def autocast(self) -> torch.autocast:
-        """bf16 where the recipe asks for it."""
-        wanted = self.recipe.train.precision == "bf16"
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=wanted)
 
-
-def build_learner(recipe: Recipe, vocabs: tuple[Vocab, Vocab], device: torch.device) -> Learner:
-    """A fresh model and optimiser, from the recipe's seed."""
-    source, target = vocabs
+def build_learner(recipe: Recipe, data: Path, device: torch.device, world: World = ALONE) -> Learner:
+    """A fresh model and optimiser for a data directory, from the recipe's seed."""
+    source, target = load_vocabs(data)
     generator = torch.Generator().manual_seed(recipe.train.seed)
     model = build_model(recipe.network, source.size, target.size, source is target, generator).to(device)
     settings = recipe.train
@@ -85,64 +91,84 @@ def build_learner(recipe: Recipe, vocabs: tuple[Vocab, Vocab], device: torch.dev
         weight_decay=settings.weight_decay,
         fused=device.type == "cuda",
     )
-    return Learner(model, optimizer, recipe, device)
+    average = MovingAverage(model, settings.ema_decay) if settings.average == "ema" else None
+    engine = choose_engine(model, recipe, device, Corpus.open(data, "train"))
+    return Learner(model, optimizer, recipe, device, world, engine, average)
 
 
 def update(learner: Learner, batch: Batch, step: int) -> UpdateResult:
-    """One optimiser step (from 1) on a whole update's pairs, however many micro-batches it takes."""
-    recipe, model, optimizer = learner.recipe, learner.model, learner.optimizer
-    torch.manual_seed(step_seed(recipe.train.seed, step))  # dropout
+    """One optimiser step (from 1) on a whole update's pairs, however many micro-batches and ranks share them."""
+    recipe, model, optimizer, world = learner.recipe, learner.model, learner.optimizer, learner.world
+    engine = learner.engine
+    torch.manual_seed(step_seed(recipe.train.seed, step, world.rank))  # dropout
     masks = torch.Generator(learner.device).manual_seed(step_seed(recipe.train.seed, step))
     model.train()
     optimizer.zero_grad(set_to_none=True)
-    parts = cut_rows(batch, recipe.train.micro_batch_tokens)
+    parts = deal_rows(batch, world.rank, world.size, engine.cut)
     tokens = int((batch.target != PAD).sum())
     examples = draw_examples(batch.to(learner.device), recipe.network, recipe.objective, masks)
     totals = Totals.of(examples)
     token_loss = length_loss = torch.zeros((), device=learner.device)
     for part in parts:
-        with learner.autocast:
-            share = loss_share(model, examples.part(part), totals, recipe.objective)
+        share = engine.share(examples.part(part), totals)
         share.total.backward()  # type: ignore[no-untyped-call]
         token_loss, length_loss = token_loss + share.token.detach(), length_loss + share.length.detach()
+    token_loss, length_loss = sum_gradients(model, world, token_loss, length_loss)
     limit = recipe.train.clip_norm or math.inf
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
     for group in optimizer.param_groups:
         group["lr"] = learning_rate(step, recipe.train)
     optimizer.step()
-    return UpdateResult(token_loss, length_loss, norm, tokens)
+    if learner.average is not None:
+        learner.average.update(model, step)
+    positions = sum(engine.positions(part) for part in parts)
+    filled = int((batch.target[world.rank :: world.size] != PAD).sum())
+    return UpdateResult(token_loss, length_loss, norm, tokens, positions, filled)
 
 
-def step_seed(seed: int, step: int) -> int:
-    """One 63-bit number for each (seed, step)."""
-    return int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> 1)
+def step_seed(seed: int, step: int, rank: int = 0) -> int:
+    """One 63-bit number for each (seed, step, rank)."""
+    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
 
 
 class Validation:
-    """The validation loss on fixed masks: the whole set is drawn once, as one update."""
+    """The validation loss on fixed masks: the whole set is drawn once, as one update. BLEU with `heldout`."""
 
-    def __init__(self, corpus: Corpus, recipe: Recipe, device: torch.device) -> None:
+    def __init__(self, corpus: Corpus, recipe: Recipe, device: torch.device, heldout: HeldOut | None = None) -> None:
+        self.heldout = heldout
         order = sort_by_length(np.arange(len(corpus)), corpus.source_lengths, corpus.target_lengths)
         batch = make_batch(corpus, order)
-        generator = torch.Generator().manual_seed(
-            VALIDATION_SEED
-        )  # the CPU's, so that every device sees the same masks
+        # The CPU's generator, so that every device sees the same masks.
+        generator = torch.Generator().manual_seed(VALIDATION_SEED)
         self.examples = draw_examples(batch, recipe.network, recipe.objective, generator)
         self.totals = Totals.of(self.examples)
         self.parts = cut_rows(batch, recipe.train.micro_batch_tokens)
 
     @torch.no_grad()
     def loss(self, learner: Learner) -> LossParts:
-        """Token and length loss, without dropout."""
+        """Token and length loss, without dropout; the ranks share the work."""
         learner.model.eval()
+        world = learner.world
         shares: list[LossParts] = []
         totals = self.totals.to(learner.device)
-        for part in self.parts:
-            with learner.autocast:
+        for part in self.parts[world.rank :: world.size]:
+            with autocast(learner.recipe, learner.device):
                 examples = self.examples.part(part).to(learner.device)
                 shares.append(loss_share(learner.model, examples, totals, learner.recipe.objective))
         zero = torch.zeros((), device=learner.device)
-        return LossParts(sum((s.token for s in shares), zero), sum((s.length for s in shares), zero))
+        sums = sum((s.token for s in shares), zero), sum((s.length for s in shares), zero)
+        return LossParts(*sum_scalars(world, *sums))
+
+    def judge(self, learner: Learner) -> dict[str, float]:
+        """What log.jsonl tells of a validation; of the moving average where there is one."""
+        average, heldout = learner.average, self.heldout
+        with contextlib.nullcontext() if average is None else average.in_place_of_weights(learner.model):
+            loss = self.loss(learner)
+            token, length = loss.token.item(), loss.length.item()
+            told = {"valid_loss": token + length, "valid_token_loss": token, "valid_length_loss": length}
+            if heldout is not None:
+                told["valid_bleu"] = lead(learner.world, lambda: heldout.bleu(learner.model))
+        return told
 
 
 # ---- the loop ---------------------------------------------------------------------------------------------------
@@ -177,10 +203,41 @@ def stop_requests() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def train(recipe: Recipe, recipe_text: str, data: Path, run: Path, device: torch.device, resume: bool = False) -> Path:
-    """Train a model on a prepared data directory; returns the directory of the finished model."""
+def train(
+    recipe: Recipe,
+    recipe_text: str,
+    data: Path,
+    run: Path,
+    device: torch.device,
+    resume: bool = False,
+    world: World = ALONE,
+) -> Path:
+    """Train a model on a prepared data directory; returns the directory of the finished model.
+
+    Every rank of `world` calls this, on the same data and the same run directory.
+    """
+    corpus, valid = together(world, lambda: _open_corpora(recipe, data))
+    if resume:
+        checkpoint = lead(world, lambda: resume_run(run, recipe, data))
+    else:
+        checkpoint = None
+        lead(world, lambda: start_run(run, recipe, recipe_text, _model_info(recipe, data), data))
+    vocabs = load_vocabs(data)
+    learner = build_learner(recipe, data, device, world)
+    state = TrainState(step=0, epoch=0, batch=0, valid_loss=None)
+    if checkpoint is not None:
+        saved = checkpoint
+        together(world, lambda: load_checkpoint(saved, learner.model, learner.optimizer, learner.average))
+        state = checkpoint.state
+    heldout = HeldOut(valid, vocabs[1], recipe.decode) if recipe.train.stop_by == "bleu" else None
+    _run_steps(learner, corpus, Validation(valid, recipe, device, heldout), run, state)
+    lead(world, lambda: _write_model(recipe, run))
+    return run / "model"
+
+
+def _open_corpora(recipe: Recipe, data: Path) -> tuple[Corpus, Corpus]:
+    """Training and validation pairs, which must suit the recipe."""
     corpus, valid = Corpus.open(data, "train"), Corpus.open(data, "valid")
-    info, vocabs = _model_info(recipe, data), load_vocabs(data)
     longest = int(max(corpus.source_lengths.max(), corpus.target_lengths.max()))
     if longest + 2 >= recipe.network.max_positions:
         raise UserError(
@@ -189,22 +246,14 @@ def train(recipe: Recipe, recipe_text: str, data: Path, run: Path, device: torch
         )
     if len(valid) == 0:
         raise UserError(f"{data}: no validation pairs; set data.valid_source and data.valid_target and prepare again")
-    if resume:
-        checkpoint = resume_run(run, recipe, data)
-    else:
-        checkpoint = None
-        start_run(run, recipe, recipe_text, info, data)
-    learner = build_learner(recipe, vocabs, device)
-    state = TrainState(step=0, epoch=0, batch=0, valid_loss=None)
-    if checkpoint is not None:
-        load_checkpoint(checkpoint, learner.model, learner.optimizer)
-        state = checkpoint.state
-    _run_steps(learner, corpus, Validation(valid, recipe, device), run, state)
+    return corpus, valid
+
+
+def _write_model(recipe: Recipe, run: Path) -> None:
     finished = run / "model"
     if finished.exists():  # of a shorter run that was then prolonged
         shutil.rmtree(finished)
-    average_run(run, recipe.train.keep_best, finished)
-    return finished
+    average_run(run, recipe.train.keep_best if recipe.train.average == "best" else 1, finished)
 
 
 def _model_info(recipe: Recipe, data: Path) -> ModelInfo:
@@ -223,29 +272,44 @@ def _model_info(recipe: Recipe, data: Path) -> ModelInfo:
     )
 
 
+def flops_of(learner: Learner, corpus: Corpus, indices: NDArray[np.int64]) -> float:
+    """Operations that an update of these pairs needs."""
+    lengths = corpus.source_lengths[indices] + 1, corpus.target_lengths[indices] + 2
+    return update_flops(learner.recipe.network, learner.model.body.target_size, *lengths)
+
+
 def _run_steps(learner: Learner, corpus: Corpus, validation: Validation, run: Path, state: TrainState) -> None:
-    """Train from `state` to the last step, validating and saving on the way."""
+    """Train from `state` to the last step, or until nothing gets better, validating and saving on the way."""
     settings = learner.recipe.train
     folder = run / "checkpoints"
-    with Bar("training", settings.steps, "steps", done=state.step) as bar, stop_requests() as stops:
-        log = Log(run, settings, bar)
+    bar = Bar("training", settings.steps, "steps", done=state.step, shown=learner.world.first)
+    peak = peak_flops(learner.device, learner.world.size)
+    with bar, Log(run, settings, bar, peak, learner.world) as log, stop_requests() as stops:
         for epoch, batch, indices in updates_from(corpus, settings, state.epoch, state.batch):
-            if state.step >= settings.steps:
+            if state.step >= settings.steps or log.out_of_patience:
                 break
             step = state.step + 1
             result = update(learner, make_batch(corpus, indices), step)
-            log.step(step, epoch, learning_rate(step, settings), result)
+            log.step(step, epoch, learning_rate(step, settings), result, flops_of(learner, corpus, indices))
             state = TrainState(step, epoch, batch, None)
             if step % settings.validate_every == 0 or step == settings.steps:
-                loss = validation.loss(learner)
-                token, length = loss.token.item(), loss.length.item()
-                require_finite(token + length, step)  # before a broken model could replace a good checkpoint
-                log.write({"step": step, "epoch": epoch, "valid_loss": token + length,
-                           "valid_token_loss": token, "valid_length_loss": length})  # fmt: skip
-                state = TrainState(step, epoch, batch, token + length)
-            if state.valid_loss is not None or stops:
-                save_checkpoint(folder, learner.model, learner.optimizer, state)
-                prune_checkpoints(folder, settings.keep_best)
+                told = validation.judge(learner)
+                require_finite(told["valid_loss"], step)  # before a broken model could replace a good checkpoint
+                log.write({"step": step, "epoch": epoch, **told})
+                state = replace(state, valid_loss=told["valid_loss"], valid_bleu=told.get("valid_bleu"))
+            stopping = any_rank(learner.world, bool(stops))
+            if state.valid_loss is not None or stopping:
+                _save(learner, folder, state)
                 log.pause()
-            if stops and step < settings.steps:
+            if stopping and step < settings.steps:
                 raise Interrupted(f"stopped at step {step}, which is saved; go on with the same command and --resume")
+
+
+def _save(learner: Learner, folder: Path, state: TrainState) -> None:
+    """A checkpoint of what all ranks hold alike, written by the first."""
+
+    def write() -> None:
+        save_checkpoint(folder, learner.model, learner.optimizer, state, learner.average)
+        prune_checkpoints(folder, learner.recipe.train.keep_best)
+
+    lead(learner.world, write)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from lath.model import Model
 from lath.split import split_long
 from lath.vocab import EOS, Vocab
 
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 READ_AHEAD = 32
 """Batches' worth of lines read at once, so that sentences of like length can share a batch."""
 
@@ -63,10 +64,13 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def load(model: str | Path, device: str = "auto") -> Translator:
-    """Load a model directory for translation."""
+def load(model: str | Path, device: str = "auto", precision: str = "fp32") -> Translator:
+    """Load a model directory for translation; precision bf16 halves the weights and is faster on a GPU."""
     chosen = choose_device(device)
-    return Translator(load_model(Path(model), chosen), chosen)
+    if precision not in PRECISIONS:
+        raise UserError(f"unknown precision {precision!r}; use {' or '.join(PRECISIONS)}")
+    loaded = load_model(Path(model), chosen)
+    return Translator(replace(loaded, model=loaded.model.to(PRECISIONS[precision])), chosen)
 
 
 def with_overrides(settings: DecodeSettings, overrides: dict[str, Any]) -> DecodeSettings:
@@ -110,18 +114,20 @@ class Translator:
     def _translate_chunk(self, lines: list[str], settings: DecodeSettings, trace: bool) -> list[Hypothesis]:
         sentences: list[list[int]] = []
         owners: list[range] = []
-        for line in lines:
-            parts = self._parts(line.strip())
+        stripped = [line.strip() for line in lines]
+        # One line alone is encoded faster by itself than by a pool of threads.
+        encoded = (
+            self.source_vocab.encode_lines(stripped) if len(lines) > 1 else map(self.source_vocab.encode, stripped)
+        )
+        for line, ids in zip(stripped, encoded, strict=True):
+            parts = self._parts(line, ids)
             owners.append(range(len(sentences), len(sentences) + len(parts)))
             sentences += parts
         decoded = self._decode_all(sentences, settings, trace)
         return [self._join([decoded[number] for number in owner]) for owner in owners]
 
-    def _parts(self, line: str) -> list[list[int]]:
-        """A line's tokens, in several parts if it is longer than what the model was trained on."""
-        if not line:
-            return []
-        ids = self.source_vocab.encode(line)
+    def _parts(self, line: str, ids: list[int]) -> list[list[int]]:
+        """A line's tokens, in several parts if they are more than what the model was trained on."""
         if len(ids) <= self.info.max_length:
             return [ids] if ids else []
         parts = split_long(line, lambda text: len(self.source_vocab.encode(text)) <= self.info.max_length)

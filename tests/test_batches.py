@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lath.batches import Batch, cut_rows, pad, plan_epoch, split_by_tokens
+from lath.batches import Batch, cut_rows, deal_rows, pad, plan_epoch, split_by_tokens
 from lath.vocab import PAD
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=200).map(np.array)
@@ -55,6 +55,24 @@ def test_parts_cover_a_batch_in_order_and_keep_the_limit(lengths: np.ndarray, li
         widest = max(len(row) for row in rows[part.rows])
         assert part.source_width == part.target_width == widest
         assert (part.rows.stop - part.rows.start) * widest <= limit
+
+
+@given(LENGTHS, st.integers(42, 300), st.integers(1, 5))
+def test_dealt_rows_are_everyones_once_and_about_as_much_for_each(lengths: np.ndarray, limit: int, size: int) -> None:
+    rows = [[7] * n for n in sorted(lengths.tolist())]
+    batch = Batch(pad(rows), pad(rows))
+    hands = [deal_rows(batch, rank, size, lambda own: cut_rows(own, limit)) for rank in range(size)]
+    taken = [[row for part in parts for row in range(len(rows))[part.rows]] for parts in hands]
+    assert sorted(row for hand in taken for row in hand) == list(range(len(rows)))
+    tokens = [sum(len(rows[row]) for row in hand) for hand in taken]
+    assert max(tokens) - min(tokens) <= len(rows[-1])  # sorted rows, dealt in turn: never more than one apart
+    for parts in hands:
+        for part in parts:
+            widest = max(len(row) for row in rows[part.rows])
+            assert part.source_width == part.target_width == widest
+            assert len(rows[part.rows]) * widest <= limit
+    if size == 1:
+        assert [rows[part.rows] for part in hands[0]] == [rows[part.rows] for part in cut_rows(batch, limit)]
 
 
 def test_split_by_tokens_follows_the_running_sum() -> None:

@@ -18,6 +18,7 @@ from lath.checkpoint import (
     FORMAT,
     OPTIMIZER,
     STATE,
+    UNAVERAGED,
     WEIGHTS,
     Checkpoint,
     ModelInfo,
@@ -33,6 +34,7 @@ from lath.checkpoint import (
     save_model,
 )
 from lath.config import DecodeSettings, NetworkSettings
+from lath.ema import MovingAverage
 from lath.errors import UserError
 from lath.merge import MergeRules
 from lath.model import Model, build_model
@@ -295,6 +297,27 @@ def test_a_checkpoint_brings_back_weights_and_optimiser(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
+def test_a_checkpoint_holds_the_moving_average_as_its_model(tmp_path: Path) -> None:
+    model = tiny_model()
+    optimizer, average = adam(model), MovingAverage(model, 0.9)
+    step_once(model, optimizer)
+    average.update(model, 1)
+    saved = save_checkpoint(tmp_path, model, optimizer, TrainState(1, 0, 1, 2.5), average)
+    assert all(torch.equal(load_file(saved.directory / WEIGHTS)[n], t) for n, t in average.weights.items())
+    other = tiny_model(seed=2)
+    other_optimizer, other_average = adam(other), MovingAverage(other, 0.9)
+    load_checkpoint(saved, other, other_optimizer, other_average)
+    for step in (2, 3):
+        for trained, trainer, mean in ((model, optimizer, average), (other, other_optimizer, other_average)):
+            step_once(trained, trainer)
+            mean.update(trained, step)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert all(torch.equal(other_average.weights[name], tensor) for name, tensor in average.weights.items())
+    save_checkpoint(tmp_path, model, optimizer, TrainState(3, 0, 3, 2.0), average)
+    prune_checkpoints(tmp_path, keep_best=2)
+    assert [(c.directory / UNAVERAGED).is_file() for c in list_checkpoints(tmp_path)] == [False, True]
+
+
 def test_a_checkpoint_of_the_same_step_is_replaced(tmp_path: Path) -> None:
     model = tiny_model()
     save_checkpoint(tmp_path, model, adam(model), TrainState(3, 0, 3, None))
@@ -364,6 +387,20 @@ def test_the_best_have_the_lowest_validation_loss(tmp_path: Path) -> None:
     assert steps == [2, 5, 4]  # of equals the earlier
     assert [checkpoint.state.step for checkpoint in best_checkpoints(found, 99)] == [2, 5, 4, 1]
     assert best_checkpoints([], 3) == []
+
+
+def test_bleu_outranks_the_loss(tmp_path: Path) -> None:
+    states = [
+        TrainState(1, 0, 1, 3.0, 20.0), TrainState(2, 0, 2, 1.0, 10.0), TrainState(3, 0, 3, None),
+        TrainState(4, 0, 4, 2.0, 20.0), TrainState(5, 0, 5, float("nan"), 30.0),
+    ]  # fmt: skip
+    found = [Checkpoint(tmp_path, state) for state in states]
+    assert [checkpoint.state.step for checkpoint in best_checkpoints(found, 9)] == [4, 1, 2]
+    assert [str(state) for state in states[:3]] == [
+        "step 1: validation loss 3.0000, BLEU 20.00",
+        "step 2: validation loss 1.0000, BLEU 10.00",
+        "step 3: not validated",
+    ]
 
 
 def test_pruning_keeps_the_newest_whole_and_the_best_weights(tmp_path: Path) -> None:

@@ -184,6 +184,17 @@ def test_show_a_translation_step_by_step(toy_run: Runs, capsys: Capsys) -> None:
     assert "No passes to show" in ok(capsys, "show", toy_run("AT") / "model", "ba ko mi")
 
 
+def test_show_draws_the_losses_of_a_run(toy_run: Runs, tmp_path: Path, capsys: Capsys) -> None:
+    pytest.importorskip("matplotlib")
+    shown = ok(capsys, "show", toy_run("LAT"), "--plot", tmp_path / "curve.png")
+    assert shown.startswith(f"{toy_run('LAT')}: LAT, 20 steps\n")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    model = toy_run("LAT") / "model"
+    assert refused(capsys, "show", model, "ba", "--plot", tmp_path / "other.png") == (
+        f"{model}: not a training run, so there is no curve to plot; name a directory of lath train"
+    )
+
+
 def test_show_a_recipe_with_changes(recipe: Path, capsys: Capsys) -> None:
     shown = json.loads(ok(capsys, "show", recipe, "--set", "network.kind=AT", "--set", "train.seed=5"))
     assert (shown["network"]["kind"], shown["train"]["seed"], shown["train"]["steps"]) == ("AT", 5, 12)

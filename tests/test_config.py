@@ -123,6 +123,12 @@ REFUSALS = {
     "[objective]\ndeletion_rate = -0.1": "objective: deletion_rate must be at least 0 and below 1",
     "[train]\nsteps = 0": "train: steps must be at least 1",
     "[train]\nkeep_best = 0": "train: warmup_steps, validate_every, log_every and keep_best must be at least 1",
+    "[train]\npatience = -1": "train: patience must not be negative",
+    "[train]\nspike_factor = 1": "train: spike_factor must be above 1, or 0 to switch it off",
+    "[train]\nspike_factor = -2": "train: spike_factor must be above 1, or 0 to switch it off",
+    "[train]\nema_decay = 1": "train: ema_decay must be at least 0 and below 1",
+    '[train]\nstop_by = "ter"': "train: stop_by: 'ter' is not one of loss, bleu",
+    '[train]\naverage = "emma"': "train: average: 'emma' is not one of best, ema (did you mean 'ema'?)",
     "[train]\nmicro_batch_tokens = 129": "train: step_tokens and micro_batch_tokens must hold one sentence of "
     "data.max_length + 2 = 130 tokens",
     "[train]\nstep_tokens = 129": "train: step_tokens and micro_batch_tokens must hold one sentence of "
@@ -164,6 +170,7 @@ def test_every_requirement_has_a_refusal_in_the_table() -> None:
         "[data]\nmax_length = 509",
         "[train]\nstep_tokens = 130\nmicro_batch_tokens = 130",
         "[train]\nlearning_rate = 1",
+        "[train]\nspike_factor = 1.01\nema_decay = 0",
         "[decode.merge]\nband = 2",
         "[decode.merge]\nempty_probability = 1",
     ],

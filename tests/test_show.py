@@ -14,7 +14,7 @@ from lath.config import Recipe, to_tree
 from lath.decode import Pass
 from lath.errors import UserError
 from lath.merge import RULE_SETS, merge_pieces
-from lath.show import explain, show
+from lath.show import explain, plot_run, show
 from lath.translator import Hypothesis
 from lath.vocab import BOS, EOS, MASK, SPECIALS, SubwordNmtVocab
 
@@ -156,12 +156,48 @@ def run(toy_run: Runs, tmp_path: Path) -> Path:
 def test_a_run_is_shown_with_its_losses(run: Path) -> None:
     lines = show(run).splitlines()
     assert lines[0] == f"{run}: LAT, 20 steps"
-    assert re.fullmatch(r"  step 20: training loss \d+\.\d{3}, [\d,]+ tokens/s", lines[1])
+    assert re.fullmatch(r"  step 20: training loss \d+\.\d{3}, [\d,]+ tokens/s, \d+ % padding", lines[1])
     losses = [re.fullmatch(r"  step (10|20): validation loss (\d+\.\d{4})", line) for line in lines[2:4]]
     assert all(losses)
     values = [float(found[2]) for found in losses if found]
     assert values == sorted(values)
-    assert lines[4:] == ["  finished"]
+    assert re.fullmatch(r"  training loss   █[▁-█]{3} \d\.\d{3} to \d\.\d{3}", lines[4])
+    assert re.fullmatch(r"  validation loss █▁ \d\.\d{3} to \d\.\d{3}", lines[5])
+    assert lines[6:] == ["  finished"]
+
+
+def change_settings(run: Path, **changes: object) -> None:
+    tree = json.loads((run / "resolved.json").read_text(encoding="utf-8"))
+    tree["train"].update(changes)
+    (run / "resolved.json").write_text(json.dumps(tree), encoding="utf-8")
+
+
+def test_a_run_that_stopped_early_says_so(run: Path) -> None:
+    change_settings(run, steps=90)  # prolonged, and not yet gone on with
+    assert show(run).splitlines()[-1] == "  unfinished; go on with lath train ... --resume"
+    change_settings(run, patience=1)
+    with (run / "log.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write('{"step": 20, "epoch": 0, "valid_loss": 99.0}\n')
+    assert show(run).splitlines()[-1] == "  finished early, at step 20: validation got no better"
+
+
+def test_a_log_of_an_older_version_is_shown(run: Path) -> None:
+    entry = {"step": 20, "epoch": 0, "loss": 1.5, "tokens_per_second": 1234.5}
+    (run / "log.jsonl").write_text(json.dumps(entry) + "\n", encoding="utf-8")
+    assert show(run).splitlines()[1] == "  step 20: training loss 1.500, 1,234 tokens/s"
+    (run / "log.jsonl").write_text(json.dumps({**entry, "padding": 0.125, "mfu": 0.4}) + "\n", encoding="utf-8")
+    assert show(run).splitlines()[1].endswith("1,234 tokens/s, 12 % padding, MFU 40 %")
+
+
+def test_a_run_is_plotted(run: Path, model_copy: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot_run(run, tmp_path / "curve.svg")
+    drawn = (tmp_path / "curve.svg").read_text(encoding="utf-8")
+    assert drawn.startswith("<?xml")
+    assert "<!-- training loss -->" in drawn
+    assert "<!-- validation loss -->" in drawn
+    with pytest.raises(UserError, match="not a training run, so there is no curve to plot"):
+        plot_run(model_copy, tmp_path / "other.svg")
 
 
 def test_an_unfinished_run_is_shown(run: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -19,14 +20,15 @@ import toy
 from safetensors.torch import load_file
 
 import lath
-from lath.batches import make_batch
+from lath.batches import cut_rows, make_batch
 from lath.checkpoint import best_checkpoints, list_checkpoints, read_info
 from lath.config import Recipe, TrainSettings, to_tree
 from lath.data import Corpus, prepare
 from lath.errors import UserError
-from lath.run import average_run, trim_log
-from lath.train import Validation, build_learner, learning_rate, train, update
-from lath.vocab import load_vocabs
+from lath.heldout import HeldOut
+from lath.run import average_run
+from lath.train import Validation, build_learner, learning_rate, train, update, updates_from
+from lath.vocab import PAD
 
 CPU = torch.device("cpu")
 
@@ -70,7 +72,7 @@ def test_weights_do_not_depend_on_the_micro_batch(prepared: tuple[Recipe, Path],
     results = []
     for tokens in (2000, 100):
         recipe = with_train(dataclasses.replace(base, network=network), micro_batch_tokens=tokens)
-        learner = build_learner(recipe, load_vocabs(data), CPU)
+        learner = build_learner(recipe, data, CPU)
         for step in (1, 2, 3):
             update(learner, make_batch(corpus, range(step * 40, step * 40 + 40)), step)
         results.append(torch.cat([p.detach().flatten() for p in learner.model.parameters()]))
@@ -150,7 +152,7 @@ def whole_lines(run: Path) -> list[dict[str, float]]:
 
 def test_validation_sees_the_same_masks_every_time(prepared: tuple[Recipe, Path]) -> None:
     recipe, data = prepared
-    learner = build_learner(recipe, load_vocabs(data), CPU)
+    learner = build_learner(recipe, data, CPU)
     validation = Validation(Corpus.open(data, "valid"), recipe, CPU)
     first = validation.loss(learner).total.item()
     torch.manual_seed(99)
@@ -204,11 +206,128 @@ def test_sentences_longer_than_the_position_table_are_refused(prepared: tuple[Re
     assert not (tmp_path / "run").exists()
 
 
-def test_trim_log_drops_later_steps_and_a_line_cut_short(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_text('{"step": 2}\n{"step": 4}\n{"step": 6}\n{"st')
-    trim_log(path, 4)
-    assert path.read_text() == '{"step": 2}\n{"step": 4}\n'
+def test_the_log_tells_time_and_padding(prepared: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, data = prepared
+    train(with_train(recipe, steps=4, micro_batch_tokens=100), "", data, tmp_path / "run", CPU)
+    lines = [line for line in log_of(tmp_path / "run") if "loss" in line]
+    assert all(0 <= line["padding"] < 0.5 and line["seconds"] > 0 and "mfu" not in line for line in lines)
+    corpus, plan = Corpus.open(data, "train"), updates_from(Corpus.open(data, "train"), recipe.train, 0, 0)
+    batches = [make_batch(corpus, indices) for _, _, indices in itertools.islice(plan, 2)]
+    positions = sum(part.positions for batch in batches for part in cut_rows(batch, 100))
+    tokens = sum(int((batch.target != PAD).sum()) for batch in batches)
+    assert lines[0]["padding"] == pytest.approx(1 - tokens / positions, abs=1e-4)
+    assert lines[0]["tokens_per_second"] * lines[0]["seconds"] == pytest.approx(tokens, rel=0.05)
+
+
+# ---- stopping early, moving averages, and what is logged beside ----------------------------------------------------
+
+
+def validations(monkeypatch: pytest.MonkeyPatch, *scores: float) -> None:
+    """Let the next validations have these BLEU scores."""
+    ready = iter(scores)
+    monkeypatch.setattr(HeldOut, "bleu", lambda self, model: next(ready))
+
+
+def test_a_run_stops_when_nothing_gets_better(
+    prepared: tuple[Recipe, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, data = prepared
+    recipe = with_train(recipe, steps=12, validate_every=1, stop_by="bleu", patience=3)
+    run, cut = tmp_path / "run", tmp_path / "cut"
+    validations(monkeypatch, 1, 4, 3, 5, 4, 4.9, 3)
+    train(recipe, "", data, run, CPU)
+    assert list_checkpoints(run / "checkpoints")[-1].state.step == 7
+    assert (run / "model").is_dir()
+
+    validations(monkeypatch, 1, 4, 3, 5, 4)
+    train(with_train(recipe, steps=5), "", data, cut, CPU)  # in the middle of the waiting
+    validations(monkeypatch, 4.9, 3)
+    train(recipe, "", data, cut, CPU, resume=True)
+    assert equal_weights(run / "checkpoints/step-7", cut / "checkpoints/step-7")
+    assert equal_weights(run / "model", cut / "model")
+
+    before = (run / "log.jsonl").read_text()
+    train(recipe, "", data, run, CPU, resume=True)  # out of patience already: nothing more is trained
+    assert (run / "log.jsonl").read_text() == before
+    validations(monkeypatch, 2, 2)
+    train(with_train(recipe, patience=5), "", data, run, CPU, resume=True)
+    assert list_checkpoints(run / "checkpoints")[-1].state.step == 9
+
+
+def test_checkpoints_can_be_ranked_by_bleu(
+    prepared: tuple[Recipe, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, data = prepared
+    recipe = with_train(recipe, stop_by="bleu")
+    validations(monkeypatch, 8.5, 3.0, 5.5)
+    train(recipe, "", data, tmp_path / "run", CPU)
+    told = {line["step"]: line["valid_bleu"] for line in log_of(tmp_path / "run") if "valid_bleu" in line}
+    assert told == {4: 8.5, 8: 3.0, 12: 5.5}
+    states = [c.state for c in best_checkpoints(list_checkpoints(tmp_path / "run/checkpoints"), 2)]
+    assert [(state.step, state.valid_bleu) for state in states] == [(4, 8.5), (12, 5.5)]
+    monkeypatch.undo()
+    train(with_train(recipe, steps=1), "", data, tmp_path / "real", CPU)
+    assert 0 <= log_of(tmp_path / "real")[-1]["valid_bleu"] < 100
+
+
+def test_a_moving_average_is_validated_resumed_and_becomes_the_model(
+    prepared: tuple[Recipe, Path], tmp_path: Path
+) -> None:
+    recipe, data = prepared
+    recipe = with_train(recipe, average="ema", ema_decay=0.8)
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    train(recipe, "", data, whole, CPU)
+    train(with_train(recipe, steps=8), "", data, halves, CPU)
+    train(recipe, "", data, halves, CPU, resume=True)
+    for name in ("model.safetensors", "unaveraged.safetensors"):
+        one, two = (load_file(run / "checkpoints/step-12" / name) for run in (whole, halves))
+        assert all(torch.equal(one[key], two[key]) for key in one)
+    assert not equal_weights(whole / "checkpoints/step-12", tmp_path / "whole/checkpoints/step-8")
+    (best,) = best_checkpoints(list_checkpoints(whole / "checkpoints"), 1)
+    assert equal_weights(whole / "model", best.directory)
+    learner = build_learner(recipe, data, CPU)
+    learner.model.load_state_dict(weights_of(whole / "checkpoints/step-12"))
+    told = {line["step"]: line["valid_loss"] for line in log_of(whole) if "valid_loss" in line}
+    again = Validation(Corpus.open(data, "valid"), recipe, CPU).loss(learner).total.item()
+    assert again == pytest.approx(told[12], abs=1e-6)
+
+
+def test_an_average_that_does_not_decay_is_the_weights_themselves(prepared: tuple[Recipe, Path]) -> None:
+    recipe, data = prepared
+    learner = build_learner(with_train(recipe, average="ema", ema_decay=0), data, CPU)
+    update(learner, make_batch(Corpus.open(data, "train"), range(40)), 1)
+    assert learner.average is not None
+    average = learner.average.weights
+    assert all(torch.equal(parameter, average[name]) for name, parameter in learner.model.named_parameters())
+
+
+def test_a_spike_stops_the_run_and_keeps_the_checkpoint(prepared: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, data = prepared
+    recipe = with_train(recipe, spike_factor=1.0001, learning_rate=1.0, warmup_steps=4, validate_every=2, log_every=1)
+    with pytest.raises(UserError, match=r"over 1\.0001 times its lowest, .*--resume --set train\.spike_factor=0$"):
+        train(recipe, "", data, tmp_path / "run", CPU)
+    newest = list_checkpoints(tmp_path / "run/checkpoints")[-1]
+    assert newest.can_resume
+    assert newest.state.step >= 4  # the warm-up was left alone
+    train(with_train(recipe, spike_factor=0.0), "", data, tmp_path / "run", CPU, resume=True)
+    assert (tmp_path / "run/model").is_dir()
+
+
+def test_tensorboard_goes_on_after_a_resume(prepared: tuple[Recipe, Path], tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    recipe, data = prepared
+    recipe = with_train(recipe, tensorboard=True)
+    train(with_train(recipe, steps=8), "", data, tmp_path / "run", CPU)
+    train(recipe, "", data, tmp_path / "run", CPU, resume=True)
+    events = EventAccumulator(str(tmp_path / "run/tensorboard")).Reload()
+    told = {"train/loss": "loss", "valid/loss": "valid_loss", "train/learning_rate": "learning_rate"}
+    for tag, key in told.items():
+        logged = [(line["step"], line[key]) for line in log_of(tmp_path / "run") if key in line]
+        assert [(event.step, event.value) for event in events.Scalars(tag)] == [
+            (step, pytest.approx(value, rel=1e-6)) for step, value in logged
+        ]
 
 
 @pytest.mark.parametrize("joint", [True, False])

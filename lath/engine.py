@@ -1,0 +1,104 @@
+"""How the loss of an update is computed: plainly, or packed and compiled.
+
+    PlainEngine   padded micro-batches, run eagerly: works everywhere, and is the oracle
+    PackedEngine  sentences end to end in arrays of one fixed size, the network compiled once for all of them
+
+Both cut an update into parts and give each part's share of the loss; shares add up to the same loss and gradient
+(`tests/test_packed.py`), so the choice changes the speed alone.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from lath.batches import Batch, Part, cut_packs, cut_rows
+from lath.config import Recipe
+from lath.data import Corpus
+from lath.model import Model
+from lath.objective import Examples, LossParts, PackedExamples, Totals, loss_share, pack_examples, packed_loss_share
+from lath.packed import PackSizes
+
+CHUNK_LOGITS = 1 << 27
+"""Logits in memory at a time, at most: a quarter of a gigabyte in bf16."""
+ROOM_FOR_SOURCE, ROOM_FOR_SENTENCES = 1.04, 1.08
+"""What a pack holds for each that the corpus's mean asks for: few updates need more, and little is left over."""
+
+
+class PlainEngine:
+    """Padded micro-batches, run eagerly."""
+
+    def __init__(self, model: Model, recipe: Recipe, device: torch.device) -> None:
+        self.model, self.recipe, self.device = model, recipe, device
+
+    def cut(self, batch: Batch) -> list[Part]:
+        """The micro-batches of an update whose rows are sorted by length."""
+        return cut_rows(batch, self.recipe.train.micro_batch_tokens)
+
+    def positions(self, part: Part) -> int:
+        """Decoder positions computed for a part, padding included."""
+        return part.positions
+
+    def share(self, examples: Examples, totals: Totals) -> LossParts:
+        """The share of the update's loss that some of its examples make."""
+        with autocast(self.recipe, self.device):
+            return loss_share(self.model, examples, totals, self.recipe.objective)
+
+
+class PackedEngine:
+    """Packs of one fixed size, and a network compiled for that size."""
+
+    def __init__(self, model: Model, recipe: Recipe, device: torch.device, corpus: Corpus) -> None:
+        self.model, self.recipe, self.device = model, recipe, device
+        self.sizes = pack_sizes(corpus, recipe)
+        self.chunk_rows = max(1, CHUNK_LOGITS // len(model.body.output_matrix))
+        self._compiled = torch.compile(self._share, dynamic=False)
+
+    def cut(self, batch: Batch) -> list[Part]:
+        """The packs of an update, as few as hold it."""
+        sizes = self.sizes
+        spare = math.ceil(max(sizes.source, sizes.target) / sizes.longest)
+        return cut_packs(batch, sizes.source, sizes.target, sizes.sentences - spare)
+
+    def positions(self, part: Part) -> int:
+        """Decoder positions computed for a part, padding included."""
+        return self.sizes.target
+
+    def share(self, examples: Examples, totals: Totals) -> LossParts:
+        """The share of the update's loss that some of its examples make."""
+        packed = pack_examples(examples, self.sizes, self.recipe.network.kind)
+        shares: LossParts = self._compiled(packed, totals)
+        return shares
+
+    def _share(self, packed: PackedExamples, totals: Totals) -> LossParts:
+        with autocast(self.recipe, self.device):
+            return packed_loss_share(self.model, packed, totals, self.recipe.objective, self.chunk_rows)
+
+
+Engine = PlainEngine | PackedEngine
+
+
+def choose_engine(model: Model, recipe: Recipe, device: torch.device, corpus: Corpus) -> Engine:
+    """The engine that `train.engine` asks for; `auto` packs where flash attention runs, on a GPU in bf16."""
+    packed = recipe.train.engine == "packed"
+    if recipe.train.engine == "auto":
+        packed = device.type == "cuda" and recipe.train.precision == "bf16"
+    return PackedEngine(model, recipe, device, corpus) if packed else PlainEngine(model, recipe, device)
+
+
+def pack_sizes(corpus: Corpus, recipe: Recipe) -> PackSizes:
+    """Room for `train.micro_batch_tokens` decoder positions, and for as many source tokens as usually go with them."""
+    target = recipe.train.micro_batch_tokens
+    source_tokens = int(corpus.source_lengths.sum()) + len(corpus)
+    target_tokens = int(corpus.target_lengths.sum()) + 2 * len(corpus)
+    longest = max(int(corpus.source_lengths.max()), int(corpus.target_lengths.max())) + 2
+    source = max(longest, math.ceil(target * source_tokens / target_tokens * ROOM_FOR_SOURCE / 64) * 64)
+    sentences = math.ceil(ROOM_FOR_SENTENCES * target * len(corpus) / target_tokens) + 1
+    # Behind the sentences come as many empty ones as it takes to hold every leftover token.
+    return PackSizes(source, target, sentences + math.ceil(max(source, target) / longest), longest)
+
+
+def autocast(recipe: Recipe, device: torch.device) -> torch.autocast:
+    """bf16 where the recipe asks for it."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=recipe.train.precision == "bf16")
