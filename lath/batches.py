@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -62,9 +62,32 @@ def pad(rows: Sequence[Sequence[int]]) -> Tensor:
 
 def make_batch(corpus: Corpus, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
     """The named pairs of a corpus, with their begin and end symbols."""
-    source = pad([[*corpus.source(int(index)).tolist(), EOS] for index in indices])
-    target = pad([[BOS, *corpus.target(int(index)).tolist(), EOS] for index in indices])
-    return Batch(source, target)
+    numbers = np.asarray(indices, dtype=np.int64)
+    source = _padded_rows(corpus.source_tokens, corpus.source_offsets, numbers, begin=[])
+    target = _padded_rows(corpus.target_tokens, corpus.target_offsets, numbers, begin=[BOS])
+    return Batch(torch.from_numpy(source), torch.from_numpy(target))
+
+
+def _padded_rows(
+    tokens: NDArray[np.unsignedinteger[Any]], offsets: NDArray[np.int64], numbers: NDArray[np.int64], begin: list[int]
+) -> NDArray[np.int64]:
+    """Sentences of a corpus as rows: `begin`, the tokens, EOS, padding; without a loop, for every step waits for it."""
+    starts, sizes = offsets[numbers], offsets[numbers + 1] - offsets[numbers]
+    first = len(begin)
+    rows = np.full((len(numbers), first + int(sizes.max()) + 1), PAD, dtype=np.int64)
+    rows[:, :first] = begin
+    places = np.arange(rows.shape[1] - first)
+    # Where each token of these sentences is in the corpus: its sentence's start plus its number in the sentence.
+    found = np.arange(int(sizes.sum())) + np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
+    rows[:, first:][places < sizes[:, None]] = tokens[found]
+    rows[np.arange(len(numbers)), first + sizes] = EOS
+    return rows
+
+
+def row_lengths(rows: Tensor) -> list[int]:
+    """The tokens in each row of a padded tensor on the CPU."""
+    lengths: list[int] = (rows.numpy() != PAD).sum(axis=1).tolist()
+    return lengths
 
 
 def plan_epoch(
@@ -99,8 +122,7 @@ def split_by_tokens(order: NDArray[np.int64], tokens: Lengths, limit: int) -> li
 
 def cut_rows(batch: Batch, token_limit: int) -> list[Part]:
     """Cut a batch whose rows are sorted by length so that sentences times longest side stays within the limit."""
-    source = (batch.source != PAD).sum(dim=1).tolist()
-    target = (batch.target != PAD).sum(dim=1).tolist()
+    source, target = row_lengths(batch.source), row_lengths(batch.target)
     parts: list[Part] = []
     start, source_width, target_width = 0, 0, 0
     for row, (source_length, target_length) in enumerate(zip(source, target, strict=True)):
@@ -129,8 +151,7 @@ def deal_rows(batch: Batch, rank: int, size: int, cut: Callable[[Batch], list[Pa
 
 def cut_packs(batch: Batch, source_limit: int, target_limit: int, sentence_limit: int) -> list[Part]:
     """Cut a batch so that the tokens of each part, laid end to end, stay within the limits."""
-    source = (batch.source != PAD).sum(dim=1).tolist()
-    target = (batch.target != PAD).sum(dim=1).tolist()
+    source, target = row_lengths(batch.source), row_lengths(batch.target)
     parts: list[Part] = []
     start, source_sum, target_sum = 0, 0, 0
     for row, (source_length, target_length) in enumerate(zip(source, target, strict=True)):

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lath.batches import Batch, cut_rows, deal_rows, make_batch, plan_epoch, sort_by_length
+from lath.batches import Batch, cut_rows, deal_rows, make_batch, plan_epoch, row_lengths, sort_by_length
 from lath.checkpoint import (
     ModelInfo,
     TrainState,
@@ -43,9 +43,11 @@ from lath.objective import LossParts, Totals, draw_examples, loss_share
 from lath.progress import Bar
 from lath.run import average_run, resume_run, start_run
 from lath.stopping import require_finite
-from lath.vocab import PAD, load_vocabs
+from lath.vocab import load_vocabs
 
 INITIAL_LEARNING_RATE = 1e-7
+VALIDATION_TOKENS = 8192
+"""Padded tokens of one forward pass of a validation, at most."""
 VALIDATION_SEED = 20200
 """Validation draws its masks from this seed in every run, so that losses can be compared."""
 
@@ -105,7 +107,7 @@ def update(learner: Learner, batch: Batch, step: int) -> UpdateResult:
     model.train()
     optimizer.zero_grad(set_to_none=True)
     parts = deal_rows(batch, world.rank, world.size, engine.cut)
-    tokens = int((batch.target != PAD).sum())
+    tokens = sum(row_lengths(batch.target))
     examples = draw_examples(batch.to(learner.device), recipe.network, recipe.objective, masks)
     totals = Totals.of(examples)
     token_loss = length_loss = torch.zeros((), device=learner.device)
@@ -122,7 +124,7 @@ def update(learner: Learner, batch: Batch, step: int) -> UpdateResult:
     if learner.average is not None:
         learner.average.update(model, step)
     positions = sum(engine.positions(part) for part in parts)
-    filled = int((batch.target[world.rank :: world.size] != PAD).sum())
+    filled = sum(row_lengths(batch.target[world.rank :: world.size]))
     return UpdateResult(token_loss, length_loss, norm, tokens, positions, filled)
 
 
@@ -142,7 +144,8 @@ class Validation:
         generator = torch.Generator().manual_seed(VALIDATION_SEED)
         self.examples = draw_examples(batch, recipe.network, recipe.objective, generator)
         self.totals = Totals.of(self.examples)
-        self.parts = cut_rows(batch, recipe.train.micro_batch_tokens)
+        # Plain and eager, with all logits in memory: small parts, whatever room the training steps take.
+        self.parts = cut_rows(batch, min(recipe.train.micro_batch_tokens, VALIDATION_TOKENS))
 
     @torch.no_grad()
     def loss(self, learner: Learner) -> LossParts:

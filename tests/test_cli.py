@@ -698,9 +698,10 @@ def test_translation_ends_quietly_at_ctrl_c(toy_run: Runs) -> None:
         process.stdin.write(b"ba ko\n" * 1000)  # and the stream stays open
         process.stdin.flush()
         lines = [process.stdout.readline() for _ in range(3)]
-        process.send_signal(signal.SIGINT)
-        rest = process.stdout.read()
-        assert process.stderr is not None
-        err = process.stderr.read()
+        try:
+            process.send_signal(signal.SIGINT)
+            rest, err = process.communicate(timeout=30)
+        finally:
+            process.kill()  # a failure must not leave the stream open for ever
     assert (process.returncode, err) == (130, b"lath: interrupted\n")
     assert set(lines) | set(rest.splitlines(keepends=True)) == {lines[0]}  # whole lines to the end

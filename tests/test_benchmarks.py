@@ -1,0 +1,41 @@
+"""The benchmark scripts run, and end in one line of JSON. What they measure is for people to read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def last_line(*arguments: object) -> dict[str, Any]:
+    command = [sys.executable, *map(str, arguments)]
+    output = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert output.count("|---") >= 1 or output.count("\n") > 4, "a table comes before the JSON"
+    result: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return result
+
+
+def test_merging() -> None:
+    told = last_line("benchmarks/merge.py", "--sentences", 3, "--repeats", 2)
+    assert {row["pieces"] for row in told["rows"]} == {10, 30, 100}
+    assert all(row["official"] > 0 and row["paper"] > 0 for row in told["rows"])
+
+
+@pytest.mark.parametrize("kind", ["AT", "LAT"])
+def test_training(toy_folder: Path, kind: str) -> None:
+    small = {"network.width": 16, "network.heads": 2, "network.feedforward": 16, "network.encoder_layers": 1,
+             "network.decoder_layers": 1, "train.step_tokens": 300, "train.micro_batch_tokens": 400}  # fmt: skip
+    changes = [word for name, value in small.items() for word in ("--set", f"{name}={value}")]
+    told = last_line("benchmarks/train.py", toy_folder / "data", "--kinds", kind, "--engines", "plain", "--steps", 2,
+                     "--device", "cpu", *changes)  # fmt: skip
+    (row,) = told["rows"]
+    assert row["kind"] == kind
+    assert row["tokens_per_second"] > 0
+    assert 0 <= row["padding"] < 1
+    assert row["mfu"] is None
