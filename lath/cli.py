@@ -349,7 +349,10 @@ def _run(arguments: list[str]) -> None:
     if not arguments[0].startswith("-") and arguments[0] not in verbs:
         raise UserError(f"unknown verb {arguments[0]!r}{did_you_mean(arguments[0], verbs)}; see lath --help")
     try:
-        parsed = parser.parse_args(arguments)
+        if arguments[0] in verbs:  # things and ways may come in any order: lath translate MODEL --device cpu FILE
+            parsed = verbs[arguments[0]].parse_intermixed_args(arguments[1:])
+        else:
+            parsed = parser.parse_args(arguments)
     except SystemExit:  # --help and --version; a mistake is a UserError
         return
     parsed.run(parsed)

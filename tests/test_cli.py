@@ -261,7 +261,7 @@ def test_mistakes_are_answered_at_once(tmp_path: Path) -> None:
         (["translate"], "the following arguments are required: model (see lath translate --help)"),
         (["train", "a", "b"], "the following arguments are required: run (see lath train --help)"),
         (["--"], "unrecognized arguments: -- (see lath --help)"),
-        (["show", "x", "--frobnicate"], "unrecognized arguments: --frobnicate (see lath --help)"),
+        (["show", "x", "--frobnicate"], "unrecognized arguments: --frobnicate (see lath show --help)"),
         (
             ["average", "a", "b", "--best", "0"],
             "argument --best: '0' is not a whole number of at least 1 (see lath average --help)",
@@ -705,3 +705,17 @@ def test_translation_ends_quietly_at_ctrl_c(toy_run: Runs) -> None:
             process.kill()  # a failure must not leave the stream open for ever
     assert (process.returncode, err) == (130, b"lath: interrupted\n")
     assert set(lines) | set(rest.splitlines(keepends=True)) == {lines[0]}  # whole lines to the end
+
+
+def test_things_and_ways_may_come_in_any_order(
+    toy_run: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "text"
+    text.write_text("ba ko\n", encoding="utf-8")
+    model = str(toy_run("LAT") / "model")
+    way, file = ["--device", "cpu"], str(text)
+    printed = []
+    for arguments in ([model, file, *way], [model, *way, file], [*way, model, file]):
+        assert main(["translate", *arguments]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] == printed[2] != ""
