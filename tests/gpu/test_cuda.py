@@ -11,7 +11,8 @@ from lath.batches import Batch, pad
 from lath.config import DecodeSettings, Kind, NetworkSettings, ObjectiveSettings
 from lath.decode import decode
 from lath.model import build_model
-from lath.objective import Totals, draw_examples, loss_share
+from lath.objective import Totals, draw_examples, loss_share, pack_examples, packed_loss_share
+from lath.packed import PackSizes
 from lath.translator import choose_device
 from lath.vocab import BOS, EOS
 
@@ -59,3 +60,21 @@ def test_draws_are_made_on_the_device_of_the_batch() -> None:
     batch = Batch(pad(SENTENCES), pad([[BOS, *sentence] for sentence in SENTENCES])).to(device)
     examples = draw_examples(batch, SMALL, ObjectiveSettings(), torch.Generator(device).manual_seed(1))
     assert examples.decoder_input.device.type == examples.groups.device.type == "cuda"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", ["AT", "CMLM", "LAT"])
+def test_packed_is_padded(kind: Kind, precision: str) -> None:
+    device = choose_device("cuda")
+    network, objective = dataclasses.replace(SMALL, kind=kind), ObjectiveSettings()
+    model = build_model(network, 40, 40, True, torch.Generator().manual_seed(1)).to(device)
+    batch = Batch(pad(SENTENCES), pad([[BOS, *sentence] for sentence in SENTENCES]))
+    examples = draw_examples(batch, network, objective, torch.Generator().manual_seed(2)).to(device)
+    totals = Totals.of(examples)
+    packed = pack_examples(examples, PackSizes(source=40, target=48, sentences=12, longest=20), kind)
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=precision == "bf16"):
+        expected = loss_share(model, examples, totals, objective).total
+        found = packed_loss_share(model, packed, totals, objective, chunk_rows=16).total
+    assert found.item() == pytest.approx(expected.item(), abs=1e-5 if precision == "fp32" else 2e-2)
+    found.backward()  # type: ignore[no-untyped-call]
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
