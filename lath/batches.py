@@ -144,20 +144,24 @@ def deal_rows(batch: Batch, rank: int, size: int, cut: Callable[[Batch], list[Pa
         return []
     # Row i of its own is row rank + i * size of the batch.
     return [
-        Part(slice(rank + rows.start * size, rows.stop * size, size), source_width, target_width)
+        Part(slice(rank + rows.start * size, rows.stop * size, (rows.step or 1) * size), source_width, target_width)
         for rows, source_width, target_width in cut(own)
     ]
 
 
 def cut_packs(batch: Batch, source_limit: int, target_limit: int, sentence_limit: int) -> list[Part]:
-    """Cut a batch so that the tokens of each part, laid end to end, stay within the limits."""
-    source, target = row_lengths(batch.source), row_lengths(batch.target)
-    parts: list[Part] = []
-    start, source_sum, target_sum = 0, 0, 0
-    for row, (source_length, target_length) in enumerate(zip(source, target, strict=True)):
-        over = source_sum + source_length > source_limit or target_sum + target_length > target_limit
-        if row > start and (over or row - start == sentence_limit):
-            parts.append(Part(slice(start, row), max(source[start:row]), max(target[start:row])))
-            start, source_sum, target_sum = row, 0, 0
-        source_sum, target_sum = source_sum + source_length, target_sum + target_length
-    return [*parts, Part(slice(start, len(source)), max(source[start:]), max(target[start:]))]
+    """Deal a batch into as few parts as keep the limits when their tokens are laid end to end.
+
+    Rows are dealt like cards because they are sorted: each part gets as many short and long ones as the others.
+    """
+    source, target = np.array(row_lengths(batch.source)), np.array(row_lengths(batch.target))
+    for count in range(1, len(source) + 1):
+        hands = [slice(first, len(source), count) for first in range(count)]
+        if all(
+            source[hand].sum() <= source_limit
+            and target[hand].sum() <= target_limit
+            and len(source[hand]) <= sentence_limit
+            for hand in hands
+        ):
+            return [Part(hand, int(source[hand].max()), int(target[hand].max())) for hand in hands]
+    raise AssertionError("a pack must have room for the longest sentence")

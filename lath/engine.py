@@ -49,9 +49,9 @@ class PlainEngine:
 class PackedEngine:
     """Packs of one fixed size, and a network compiled for that size."""
 
-    def __init__(self, model: Model, recipe: Recipe, device: torch.device, corpus: Corpus) -> None:
+    def __init__(self, model: Model, recipe: Recipe, device: torch.device, corpus: Corpus, ranks: int) -> None:
         self.model, self.recipe, self.device = model, recipe, device
-        self.sizes = pack_sizes(corpus, recipe)
+        self.sizes = pack_sizes(corpus, recipe, ranks)
         self.chunk_rows = max(1, CHUNK_LOGITS // len(model.body.output_matrix))
         self._compiled = torch.compile(self._share, dynamic=False)
 
@@ -79,24 +79,31 @@ class PackedEngine:
 Engine = PlainEngine | PackedEngine
 
 
-def choose_engine(model: Model, recipe: Recipe, device: torch.device, corpus: Corpus) -> Engine:
+def choose_engine(model: Model, recipe: Recipe, device: torch.device, corpus: Corpus, ranks: int) -> Engine:
     """The engine that `train.engine` asks for; `auto` packs where flash attention runs, on a GPU in bf16."""
     packed = recipe.train.engine == "packed"
     if recipe.train.engine == "auto":
         packed = device.type == "cuda" and recipe.train.precision == "bf16"
-    return PackedEngine(model, recipe, device, corpus) if packed else PlainEngine(model, recipe, device)
+    return PackedEngine(model, recipe, device, corpus, ranks) if packed else PlainEngine(model, recipe, device)
 
 
-def pack_sizes(corpus: Corpus, recipe: Recipe) -> PackSizes:
-    """Room for `train.micro_batch_tokens` decoder positions, and for as many source tokens as usually go with them."""
-    target = recipe.train.micro_batch_tokens
+def pack_sizes(corpus: Corpus, recipe: Recipe, ranks: int) -> PackSizes:
+    """Room for a rank's share of an update, or an even part of it of at most about `train.micro_batch_tokens`."""
     source_tokens = int(corpus.source_lengths.sum()) + len(corpus)
     target_tokens = int(corpus.target_lengths.sum()) + 2 * len(corpus)
     longest = max(int(corpus.source_lengths.max()), int(corpus.target_lengths.max())) + 2
-    source = max(longest, math.ceil(target * source_tokens / target_tokens * ROOM_FOR_SOURCE / 64) * 64)
+    share = recipe.train.step_tokens / ranks
+    packs = math.ceil(share / recipe.train.micro_batch_tokens)
+    target = _rounded(share / packs + 2 * longest)  # updates, and the parts of one, differ by about a sentence
+    source = _rounded(target * source_tokens / target_tokens * ROOM_FOR_SOURCE + longest)
     sentences = math.ceil(ROOM_FOR_SENTENCES * target * len(corpus) / target_tokens) + 1
     # Behind the sentences come as many empty ones as it takes to hold every leftover token.
     return PackSizes(source, target, sentences + math.ceil(max(source, target) / longest), longest)
+
+
+def _rounded(size: float) -> int:
+    """Up to a multiple of 64, which matrix units like."""
+    return math.ceil(size / 64) * 64
 
 
 def autocast(recipe: Recipe, device: torch.device) -> torch.autocast:

@@ -208,26 +208,32 @@ def token_losses(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
 
 
 def weigh_tokens(losses: Tensor, groups: Tensor, totals: Totals, kind: str, objective: ObjectiveSettings) -> Tensor:
-    """The paper's token loss: masked targets count fully, visible ones by alpha.
+    """The paper's token loss: each target's cross-entropy times its weight."""
+    return (losses * token_weights(groups, totals, kind, objective)).sum()
+
+
+def token_weights(groups: Tensor, totals: Totals, kind: str, objective: ObjectiveSettings) -> Tensor:
+    """The weight of each target: masked targets count fully, visible ones by alpha, the others not at all.
 
     `paper` sums with weights 1 and alpha, over the update's tokens; `official` weighs the means of the two groups.
     # Departure: the authors' program takes group means over each micro-batch; here they are over the whole
     # update, so that the result does not depend on how it is cut.
     """
-    masked = losses[groups == MASKED].sum()
-    visible = losses[groups == VISIBLE].sum()
     if objective.loss == "paper":
-        return (masked + objective.alpha * visible) / totals.tokens
-    alpha = objective.alpha if kind == "LAT" else 0.0  # the other kinds have no visible targets
-    return (1 - alpha) * masked / totals.masked.clamp(min=1) + alpha * visible / totals.visible.clamp(min=1)
+        masked, visible = 1 / totals.tokens, objective.alpha / totals.tokens
+    else:
+        alpha = objective.alpha if kind == "LAT" else 0.0  # the other kinds have no visible targets
+        masked, visible = (1 - alpha) / totals.masked.clamp(min=1), alpha / totals.visible.clamp(min=1)
+    return torch.where(groups == MASKED, masked, torch.where(groups == VISIBLE, visible, 0.0)).float()
 
 
 def length_loss(scores: Tensor, lengths: Tensor, totals: Totals, objective: ObjectiveSettings) -> Tensor:
     """Negative log-probability of each sentence's length, summed and divided like the token loss.
 
-    `official` divides by the number of (position, step) targets, `paper` by that of target tokens.
+    `official` divides by the number of (position, step) targets, `paper` by that of target tokens. A length of 0 is
+    that of an empty sentence in a pack, and costs nothing.
     """
-    nll = -scores.gather(1, lengths[:, None]).sum()
+    nll = torch.where(lengths > 0, -scores.gather(1, lengths.clamp(min=1)[:, None])[:, 0], 0.0).sum()
     divisor = totals.tokens if objective.loss == "paper" else totals.masked + totals.visible
     return objective.length_weight * nll / divisor
 
@@ -308,20 +314,7 @@ def packed_loss_share(
     )
     if length_scores is None:
         return LossParts(token, torch.zeros_like(token))
-    real = examples.lengths > 0
-    nll = -length_scores.gather(1, examples.lengths.clamp(min=1)[:, None])[:, 0]
-    divisor = totals.tokens if objective.loss == "paper" else totals.masked + totals.visible
-    return LossParts(token, objective.length_weight * torch.where(real, nll, 0.0).sum() / divisor)
-
-
-def token_weights(groups: Tensor, totals: Totals, kind: str, objective: ObjectiveSettings) -> Tensor:
-    """The weight of each target in `weigh_tokens`, as a factor on its cross-entropy."""
-    if objective.loss == "paper":
-        masked, visible = 1 / totals.tokens, objective.alpha / totals.tokens
-    else:
-        alpha = objective.alpha if kind == "LAT" else 0.0
-        masked, visible = (1 - alpha) / totals.masked.clamp(min=1), alpha / totals.visible.clamp(min=1)
-    return torch.where(groups == MASKED, masked, torch.where(groups == VISIBLE, visible, 0.0)).float()
+    return LossParts(token, length_loss(length_scores, examples.lengths, totals, objective))
 
 
 def chunked_cross_entropy(

@@ -94,7 +94,7 @@ def build_learner(recipe: Recipe, data: Path, device: torch.device, world: World
         fused=device.type == "cuda",
     )
     average = MovingAverage(model, settings.ema_decay) if settings.average == "ema" else None
-    engine = choose_engine(model, recipe, device, Corpus.open(data, "train"))
+    engine = choose_engine(model, recipe, device, Corpus.open(data, "train"), world.size)
     return Learner(model, optimizer, recipe, device, world, engine, average)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lath.batches import Batch, cut_packs, pad
+from lath.batches import Batch, cut_packs, deal_rows, make_batch, pad, plan_epoch
 from lath.config import Kind, Recipe
 from lath.data import Corpus
 from lath.engine import PackedEngine, PlainEngine, choose_engine, pack_sizes
@@ -51,18 +51,24 @@ def test_auto_is_plain_on_the_cpu(toy_folder: Path) -> None:
     corpus, (source, target) = Corpus.open(toy_folder / "data", "train"), load_vocabs(toy_folder / "data")
     small = dataclasses.replace(recipe.network, width=8, heads=2, feedforward=8, encoder_layers=1, decoder_layers=1)
     model = build_model(small, source.size, target.size, True, torch.Generator().manual_seed(1))
-    assert isinstance(choose_engine(model, recipe, CPU, corpus), PlainEngine)
+    assert isinstance(choose_engine(model, recipe, CPU, corpus, ranks=1), PlainEngine)
     packed = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, engine="packed"))
-    assert isinstance(choose_engine(model, packed, CPU, corpus), PackedEngine)
+    assert isinstance(choose_engine(model, packed, CPU, corpus, ranks=1), PackedEngine)
 
 
-def test_packs_have_room_for_a_usual_update(toy_folder: Path) -> None:
+@pytest.mark.parametrize(("step_tokens", "micro_batch_tokens", "ranks", "packs"),
+    [(4000, 40_000, 1, 1), (4000, 4000, 1, 1), (4000, 2000, 1, 2), (4000, 4000, 2, 1)])  # fmt: skip
+def test_packs_fit_an_update_and_little_is_left_over(
+    toy_folder: Path, step_tokens: int, micro_batch_tokens: int, ranks: int, packs: int
+) -> None:
     corpus = Corpus.open(toy_folder / "data", "train")
-    sizes = pack_sizes(corpus, recipe_for("LAT", Recipe(), micro_batch_tokens=2000))
-    pairs = int(2000 / (corpus.target_lengths.mean() + 2))
-    assert sizes.target == 2000
-    assert sizes.source >= pairs * (corpus.source_lengths.mean() + 1)
-    assert sizes.sentences >= pairs + 2000 / sizes.longest
+    recipe = recipe_for("LAT", Recipe(), step_tokens=step_tokens, micro_batch_tokens=micro_batch_tokens)
+    sizes = pack_sizes(corpus, recipe, ranks)
+    room = sizes.sentences - max(sizes.source, sizes.target) // sizes.longest - 1
+    for update in plan_epoch(corpus.source_lengths, corpus.target_lengths, step_tokens, seed=1, epoch=0)[:-1]:
+        batch = make_batch(corpus, update[::ranks])
+        assert len(cut_packs(batch, sizes.source, sizes.target, room)) == packs
+    assert sizes.target < 1.1 * step_tokens / ranks / packs
     assert sizes.longest == max(corpus.source_lengths.max(), corpus.target_lengths.max()) + 2
 
 
@@ -70,8 +76,19 @@ def test_packs_keep_every_limit() -> None:
     rows = [[7] * size for size in (1, 1, 1, 2, 3, 5, 8)]
     batch = Batch(pad(rows), pad(rows))
     for source, target, sentences, expected in [
-        (100, 100, 100, [7]), (100, 8, 100, [5, 1, 1]), (8, 100, 100, [5, 1, 1]), (100, 100, 3, [3, 3, 1]),
+        (100, 100, 100, [7]), (100, 13, 100, [4, 3]), (13, 100, 100, [4, 3]), (100, 100, 3, [3, 2, 2]),
     ]:  # fmt: skip
         parts = cut_packs(batch, source, target, sentences)
-        assert [part.rows.stop - part.rows.start for part in parts] == expected
-        assert [part.target_width for part in parts][-1] == 8
+        assert [len(rows[part.rows]) for part in parts] == expected
+        assert sorted(len(row) for part in parts for row in rows[part.rows]) == [len(row) for row in rows]
+        for part in parts:
+            assert sum(len(row) for row in rows[part.rows]) <= min(source, target)
+            assert part.target_width == max(len(row) for row in rows[part.rows])
+
+
+def test_ranks_share_packs_without_losing_a_row() -> None:
+    rows = [[7 + number] * (1 + number // 3) for number in range(11)]
+    batch = Batch(pad(rows), pad(rows))
+    for ranks in (1, 2, 3):
+        hands = [deal_rows(batch, rank, ranks, lambda own: cut_packs(own, 6, 6, 4)) for rank in range(ranks)]
+        assert sorted(row for parts in hands for part in parts for row in rows[part.rows]) == sorted(rows)
