@@ -1,9 +1,10 @@
-"""How long merging takes: pieces -> merge_pieces -> wrap -> next_input, one sentence at a time, plain Python.
+"""How long merging takes: pieces -> merge_pieces -> wrap -> next_input.
 
     python benchmarks/merge.py
 
-Prints a card, a table of milliseconds per sentence, and one line of JSON last. The pieces are cut from a random
-sentence and then spoilt as a weak model would: wrong tokens, shifted windows, doubled and dropped tokens.
+Prints a card, tables, and one line of JSON last: the plain version, a sentence at a time; the batched one against it,
+in turns in one run; and the kernel, where there is a GPU, in a CUDA graph. The pieces are cut from a random sentence
+and then spoilt as a weak model would: wrong tokens, shifted windows, doubled and dropped tokens.
 """
 
 from __future__ import annotations
@@ -16,11 +17,20 @@ import random
 import statistics
 import time
 
+import torch
+from torch import Tensor
+
+from lath.engine.merge_batch import MergeStep, merge_batch
+from lath.engine.merge_kernel import available, merge_on_device
 from lath.merge import RULE_SETS, MergeRules, mask_count, merge_pieces, next_input, wrap
 
 BOS, EOS, MASK, FIRST_WORD, VOCABULARY = 0, 2, 4, 10, 8000
 BAR_MS = 0.5
 """What 30 pieces of 3 tokens may cost under the official rules."""
+BATCHES = (4, 8, 16, 32, 128)
+KERNEL_BATCHES = (1, 8, 32, 128)
+CALLS = 20
+"""Calls of the kernel in a graph: its launch costs next to nothing for each of so many."""
 
 Pieces = list[list[int]]
 Scores = list[list[float]]
@@ -65,9 +75,82 @@ def milliseconds(sentences: list[tuple[Pieces, Scores]], rules: MergeRules, repe
     return statistics.median(times[1:])
 
 
+def tensors(batch: int, fewest: int, most: int, noise: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens, scores and lengths of a batch of sentences of `fewest` to `most` pieces, K = 3."""
+    rng = random.Random(f"{batch} {fewest} {most}")
+    made = [noisy_pieces(most, 3, noise, rng) for _ in range(batch)]
+    lengths = [rng.randint(fewest, most) for _ in made]
+    return torch.tensor([p for p, _ in made]), torch.tensor([s for _, s in made]), torch.tensor(lengths)
+
+
+def against_batched(batch: int, rules: MergeRules, noise: float, repeats: int) -> tuple[float, float]:
+    """Milliseconds for a batch of 30 pieces a sentence, plain and batched, in turns; both from tensors."""
+    tokens, scores, lengths = tensors(batch, 30, 30, noise)
+    step = MergeStep(rules, 1, 4, 512)
+    times: list[tuple[float, float]] = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        for pieces, piece_scores in zip(tokens.tolist(), scores.double().tolist(), strict=True):
+            one_pass(pieces, piece_scores, rules)
+        between = time.perf_counter()
+        merge_batch(tokens, scores, lengths, lengths, step)
+        times.append((1000 * (between - start), 1000 * (time.perf_counter() - between)))
+    plain, batched = zip(*times[1:], strict=True)
+    return statistics.median(plain), statistics.median(batched)
+
+
+def kernel_microseconds(batch: int, fewest: int, most: int, rules: MergeRules, noise: float, repeats: int) -> float:
+    """Median time of one call of the kernel inside a CUDA graph, by the GPU's own clock."""
+    tokens, scores, lengths = (tensor.cuda() for tensor in tensors(batch, fewest, most, noise))
+    step = MergeStep(rules, 1, 4, 512)
+    merge_on_device(tokens, scores, lengths, lengths, step)  # compiles
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CALLS):
+            merge_on_device(tokens, scores, lengths, lengths, step)
+    times: list[float] = []
+    for _ in range(repeats + 3):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(1000 * begin.elapsed_time(end) / CALLS)
+    return statistics.median(times[3:])
+
+
+def batched_rows(noise: float, repeats: int) -> list[dict[str, float | str]]:
+    """Measure and print the batched merger against the plain one."""
+    print("\npieces  K  batch  rules     plain ms  batched ms  plain / batched")
+    rows: list[dict[str, float | str]] = []
+    for name, rules in RULE_SETS.items():
+        for batch in BATCHES:
+            plain, batched = against_batched(batch, rules, noise, repeats)
+            print(f"{30:6d}  3  {batch:5d}  {name:8s}  {plain:8.2f}  {batched:10.2f}  {plain / batched:15.2f}")
+            rows.append({"batch": batch, "rules": name, "plain": round(plain, 3), "batched": round(batched, 3)})
+    return rows
+
+
+def kernel_rows(noise: float, repeats: int) -> list[dict[str, float | str]]:
+    """Measure and print the kernel, where it can run."""
+    if not (torch.cuda.is_available() and available()):
+        print("\nno kernel: it needs a GPU and Triton")
+        return []
+    print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    print("pieces     K  batch  rules     kernel us")
+    rows: list[dict[str, float | str]] = []
+    for fewest, most in ((20, 30), (160, 160)):
+        for name, rules in RULE_SETS.items():
+            for batch in KERNEL_BATCHES:
+                spent = kernel_microseconds(batch, fewest, most, rules, noise, repeats)
+                print(f"{fewest:3d} - {most:3d}  3  {batch:5d}  {name:8s}  {spent:9.1f}")
+                rows.append({"pieces": most, "batch": batch, "rules": name, "microseconds": round(spent, 2)})
+    return rows
+
+
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="Time the plain merger.", epilog="example: python benchmarks/merge.py")
+    parser = argparse.ArgumentParser(description="Time the mergers.", epilog="example: python benchmarks/merge.py")
     parser.add_argument("--sentences", type=int, default=50, help="different sentences (default 50)")
     parser.add_argument("--repeats", type=int, default=7, help="rounds, of which the median counts (default 7)")
     parser.add_argument("--noise", type=float, default=0.15, help="share of wrong tokens (default 0.15)")
@@ -86,8 +169,12 @@ def main() -> None:
             rows.append({"pieces": count, "K": length, **{name: round(ms, 4) for name, ms in spent.items()}})
     typical = next(row["official"] for row in rows if (row["pieces"], row["K"]) == (30, 3))
     print(f"\n30 pieces, K = 3, official: {typical:.3f} ms (bar {BAR_MS} ms)")
+    faster = {
+        "batched": batched_rows(options.noise, options.repeats),
+        "kernel": kernel_rows(options.noise, options.repeats),
+    }
     card = {"python": platform.python_version(), "cpus": os.cpu_count(), "noise": options.noise}
-    print(json.dumps({"benchmark": "merge", **card, "bar_ms": BAR_MS, "typical_ms": typical, "rows": rows}))
+    print(json.dumps({"benchmark": "merge", **card, "bar_ms": BAR_MS, "typical_ms": typical, "rows": rows, **faster}))
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def _add_making(verbs: Any) -> None:
 
     distill = _verb(verbs, "distill", _distill, "Let a teacher rewrite the target side of a corpus.",
                     "lath distill runs/teacher/model train.de train.distilled.en")  # fmt: skip
-    distill.add_argument("model", type=Path, help="model directory of the teacher")
+    distill.add_argument("model", type=Path, help="model directory of the teacher, or one of lath export")
     distill.add_argument("source", type=Path, help="source text: plain, .gz or .xz")
     distill.add_argument(
         "out", type=Path, help="text file to write, line n for line n; run again after a kill to go on"
@@ -101,12 +101,26 @@ def _add_making(verbs: Any) -> None:
         "--best", type=_count, metavar="N", default=5, help="checkpoints to average, the best at validation (5)"
     )
 
+    export = _verb(verbs, "export", _export, "Write an AT model for another program.",
+                   "lath export runs/teacher/model runs/teacher/int8 --to ctranslate2 --quantization int8")  # fmt: skip
+    export.add_argument("model", type=Path, help="model directory of an AT model")
+    export.add_argument(
+        "out", type=Path, help="directory to write; must not exist. lath distill and lath translate take it as a model"
+    )
+    export.add_argument("--to", metavar="FORMAT", default="ctranslate2", help="ctranslate2, the default (extra bench)")
+    export.add_argument(
+        "--quantization",
+        metavar="TYPE",
+        default="float32",
+        help="type of the weights: float32 (default), float16, int8",
+    )
+
 
 def _add_using(verbs: Any) -> None:
     """The verbs that use and judge one."""
     translate = _verb(verbs, "translate", _translate, "Translate text, line n in is line n out.",
                       "lath translate runs/demo/model news.de > news.en")  # fmt: skip
-    translate.add_argument("model", type=Path, help="model directory")
+    translate.add_argument("model", type=Path, help="model directory, or one of lath export")
     translate.add_argument(
         "input",
         type=Path,
@@ -194,9 +208,9 @@ def _train(arguments: argparse.Namespace) -> None:
 def _distill(arguments: argparse.Namespace) -> None:
     from lath.distill import distill
     from lath.distributed import join_world
-    from lath.translator import load
+    from lath.translator import load, preferred_device
 
-    with join_world(arguments.device) as (world, device):
+    with join_world(preferred_device(arguments.model, arguments.device)) as (world, device):
         settings = _decode_overrides(arguments.overrides)
         translator = load(arguments.model, str(device), arguments.precision)
         lines = distill(translator, arguments.model, arguments.source, arguments.out, world=world, **settings)
@@ -211,12 +225,19 @@ def _average(arguments: argparse.Namespace) -> None:
         print(checkpoint.state)
 
 
+def _export(arguments: argparse.Namespace) -> None:
+    from lath.export import export
+
+    export(arguments.model, arguments.out, arguments.to, arguments.quantization)
+    print(arguments.out)
+
+
 def _translate(arguments: argparse.Namespace) -> None:
     from lath.distributed import join_world
     from lath.files import read_lines
-    from lath.translator import load
+    from lath.translator import load, preferred_device
 
-    with join_world(arguments.device) as (world, device):
+    with join_world(preferred_device(arguments.model, arguments.device)) as (world, device):
         lines: Iterator[str] = read_lines(arguments.input)
         settings = _decode_overrides(arguments.overrides)
         translator = load(arguments.model, str(device), arguments.precision)
@@ -272,12 +293,14 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> None:
+    from lath.exported import OURS, is_exported
     from lath.show import explain, plot_run, show
 
     if arguments.plot is not None:
         plot_run(arguments.thing, arguments.plot)
     if arguments.sentence is None:
-        print(show(arguments.thing, arguments.overrides))
+        described = arguments.thing / OURS if is_exported(arguments.thing) else arguments.thing
+        print(show(described, arguments.overrides))
         return
     from lath.translator import load
 

@@ -23,7 +23,6 @@ from lath.model import (
     KeyValues,
     Memory,
     Model,
-    best_tokens,
     top_tokens,
 )
 from lath.vocab import BOS, EOS, MASK, PAD
@@ -150,9 +149,8 @@ def mask_predict(model: CMLM, source: Tensor, settings: DecodeSettings, trace: b
     passes: list[list[Pass]] = [[] for _ in inputs]
     for iteration in range(1, settings.iterations + 1):
         target = pad(inputs).to(source.device)
-        values, indices = best_tokens(
-            model.logits(model.decode(target, memory)), model.body.target_size, (*NEVER_WRITTEN_AFTER_BEGIN, EOS)
-        )
+        states = model.before_output(model.decode(target, memory))
+        values, indices = model.body.best_tokens(states, (*NEVER_WRITTEN_AFTER_BEGIN, EOS))
         for row, (filled, filled_scores) in enumerate(zip(indices.tolist(), values.tolist(), strict=True)):
             shown, scores = inputs[row], best_scores[row]
             output = [filled[place] if id == MASK else id for place, id in enumerate(shown)]
@@ -207,41 +205,37 @@ def beam_search(model: AT, source: Tensor, beam: int, length_penalty: float) -> 
     A sentence is done when `beam` hypotheses have ended, or at its length limit; done sentences leave the batch. All
     bookkeeping is in tensors, and the device is asked only now and then how many sentences are done.
     """
-    limits = _length_limits(source, model.settings.max_positions)
+    limits = length_limits(source, model.settings.max_positions)
     longest = int(limits.max())
-    state = _Beams.start(_repeat(model.encode(source), beam), limits, beam, longest)
-    best = _Best(
-        source.new_zeros(len(source), longest), limits.new_zeros(len(source)), limits.new_zeros(len(source)).float()
-    )
+    beams = Beams.start(limits, beam, longest)
+    best = Best.empty(len(source), longest, source.device)
+    memory, past = _repeat(model.encode(source), beam), None
     for length in range(1, longest + 1):
-        state = _beam_step(model, state, beam, length, length_penalty)
+        step = torch.tensor(length, device=source.device)
+        states, past = model.decode(beams.last_tokens(step).flatten()[:, None], memory, past)
+        logits = model.logits(states[:, -1])
+        logits = logits.view(-1, beam, logits.shape[-1])
+        beams, parents = grow(beams, logits, step, length_penalty, model.body.target_size)
+        rows = torch.arange(len(parents), device=source.device)[:, None] * beam
+        past = _select(past, (rows + parents).flatten())
         if length % CHECK_EVERY == 0 or length == longest:
-            state = _leave(state, best, beam)
-            if len(state.limits) == 0:
+            best.keep(beams)
+            going_on = (~beams.done).nonzero()[:, 0]
+            if len(going_on) == 0:
                 break
-    return [
-        Decoded(ids[:size], score, size + 1)
-        for ids, size, score in zip(best.tokens.tolist(), best.lengths.tolist(), best.scores.tolist(), strict=True)
-    ]
+            if len(going_on) < len(beams.done):
+                hypotheses = (going_on[:, None] * beam + torch.arange(beam, device=source.device)).flatten()
+                beams, memory, past = beams.select(going_on), memory.select(hypotheses), _select(past, hypotheses)
+    return best.decoded()
 
 
 CHECK_EVERY = 4
 """Steps between two looks at which sentences are done: each look waits for the device."""
 
 
-class _Best(NamedTuple):
-    """The winner of each sentence of the batch, filled in as sentences are done."""
-
-    tokens: Tensor
-    lengths: Tensor
-    scores: Tensor
-
-
-class _Beams(NamedTuple):
+class Beams(NamedTuple):
     """The search on the sentences still in the batch: b sentences, k hypotheses each, l steps at most."""
 
-    memory: Memory
-    past: list[KeyValues] | None
     limits: Tensor
     """b."""
     places: Tensor
@@ -260,7 +254,7 @@ class _Beams(NamedTuple):
     """b: its score by the length penalty; -inf while none has ended."""
 
     @staticmethod
-    def start(memory: Memory, limits: Tensor, beam: int, longest: int) -> _Beams:
+    def start(limits: Tensor, beam: int, longest: int) -> Beams:
         """All hypotheses of a sentence start alike: only the first may branch at the first step."""
         count = len(limits)
         scores = torch.full((count, beam), -torch.inf, device=limits.device)
@@ -269,7 +263,16 @@ class _Beams(NamedTuple):
         nothing = torch.zeros_like(limits)
         worst = torch.full((count,), -torch.inf, device=limits.device)
         places = torch.arange(count, device=limits.device)
-        return _Beams(memory, None, limits, places, tokens, scores, nothing, tokens[:, 0].clone(), nothing, worst)
+        return Beams(limits, places, tokens, scores, nothing, tokens[:, 0].clone(), nothing.clone(), worst)
+
+    def last_tokens(self, length: Tensor) -> Tensor:
+        """b x k: the token before number `length` (from 1); BOS before the first."""
+        # Before anything is written the last place still holds BOS.
+        return self.tokens.index_select(2, (length - 2).remainder(self.tokens.shape[2]).view(1))[:, :, 0]
+
+    def select(self, rows: Tensor) -> Beams:
+        """The search on some of the sentences."""
+        return Beams(*(field[rows] for field in self))
 
     @property
     def done(self) -> Tensor:
@@ -277,64 +280,76 @@ class _Beams(NamedTuple):
         return self.ended >= self.tokens.shape[1]
 
 
-def _beam_step(model: AT, state: _Beams, beam: int, length: int, length_penalty: float) -> _Beams:
-    """Write token number `length` (from 1) of every hypothesis."""
-    last = state.tokens[:, :, length - 2] if length > 1 else torch.full_like(state.tokens[:, :, 0], BOS)
-    states, past = model.decode(last.flatten()[:, None], state.memory, state.past)
+class Best(NamedTuple):
+    """The winner of each sentence of the batch, filled in as sentences are done."""
+
+    tokens: Tensor
+    lengths: Tensor
+    scores: Tensor
+
+    @staticmethod
+    def empty(count: int, longest: int, device: torch.device) -> Best:
+        """Nothing yet."""
+        lengths = torch.zeros(count, dtype=torch.long, device=device)
+        return Best(torch.zeros(count, longest, dtype=torch.long, device=device), lengths, lengths.float())
+
+    def keep(self, beams: Beams) -> None:
+        """Note the best so far of every sentence of a search."""
+        self.tokens[beams.places] = beams.best_tokens
+        self.lengths[beams.places] = beams.best_lengths
+        self.scores[beams.places] = beams.best_scores
+
+    def decoded(self) -> list[Decoded]:
+        """The winners as translations."""
+        rows = zip(self.tokens.tolist(), self.lengths.tolist(), self.scores.tolist(), strict=True)
+        return [Decoded(ids[:size], score, size + 1) for ids, size, score in rows]
+
+
+def grow(beams: Beams, logits: Tensor, length: Tensor, length_penalty: float, size: int) -> tuple[Beams, Tensor]:
+    """Write token number `length` (from 1) of every hypothesis, by b x k x V logits in a vocabulary of `size`.
+
+    Also returns, b x k, which hypothesis each one continues. Never waits for the device.
+    """
     # The best 2 x beam of a sentence are among the best 2 x beam of its hypotheses; at most `beam` of them end here,
     # so `beam` are left to go on.
-    logits = model.logits(states[:, -1])
-    grown, words = top_tokens(logits, model.body.target_size, NEVER_WRITTEN_AFTER_BEGIN, 2 * beam)
-    grown = grown.view(-1, beam, grown.shape[-1]) + state.scores[:, :, None]
+    beam = beams.scores.shape[1]
+    grown, words = top_tokens(logits, size, NEVER_WRITTEN_AFTER_BEGIN, 2 * beam)
+    grown = grown + beams.scores[:, :, None]
     values, indices = grown.flatten(1).topk(2 * beam, dim=1)
-    parents, ids = indices // grown.shape[-1], words.view(len(grown), -1).gather(1, indices)
+    parents, ids = indices // grown.shape[-1], words.flatten(1).gather(1, indices)
     ending = ids == EOS
 
     # Hypotheses that end among the best `beam`, of sentences that are not done.
-    open_ = ~state.done[:, None]
-    ends = ending[:, :beam] & values[:, :beam].isfinite() & open_
+    open_ = ~beams.done
+    ends = ending[:, :beam] & values[:, :beam].isfinite() & open_[:, None]
     going_on = values.masked_fill(ending, -torch.inf).topk(beam, dim=1)
-    rows = torch.arange(len(values), device=values.device)[:, None]
-    tokens = state.tokens[rows, parents.gather(1, going_on.indices)]
-    tokens[:, :, length - 1] = ids.gather(1, going_on.indices)
+    kept = parents.gather(1, going_on.indices)
+    tokens = beams.tokens.gather(1, kept[:, :, None].expand_as(beams.tokens))
+    tokens.index_copy_(2, (length - 1).view(1), ids.gather(1, going_on.indices)[:, :, None])
 
     # The best of those that end now, against the best so far. At its limit a sentence with none takes what there is.
-    end_scores = values[:, :beam].masked_fill(~ends, -torch.inf)
-    end_score, end_place = end_scores.max(dim=1)
-    end_tokens = state.tokens[rows[:, 0], parents.gather(1, end_place[:, None])[:, 0]]
-    at_limit = (state.limits == length) & open_[:, 0]
-    forced = at_limit & (state.ended == 0) & ~ends.any(dim=1)
-    end_score = torch.where(forced, going_on.values[:, 0], end_score) / length**length_penalty
-    better = end_score > state.best_scores
+    end_score, end_place = values[:, :beam].masked_fill(~ends, -torch.inf).max(dim=1)
+    end_parent = parents.gather(1, end_place[:, None])
+    end_tokens = beams.tokens.gather(1, end_parent[:, :, None].expand(-1, 1, tokens.shape[2]))[:, 0]
+    at_limit = (beams.limits == length) & open_
+    forced = at_limit & (beams.ended == 0) & ~ends.any(dim=1)
+    end_score = torch.where(forced, going_on.values[:, 0], end_score) / length.float() ** length_penalty
+    better = end_score > beams.best_scores
     end_tokens = torch.where(forced[:, None], tokens[:, 0], end_tokens)
-    kept = (rows * beam + parents.gather(1, going_on.indices)).flatten()
-    return state._replace(
-        past=[KeyValues(keys[kept], values_[kept]) for keys, values_ in past],
+    return beams._replace(
         tokens=tokens,
         scores=going_on.values,
-        ended=torch.where(at_limit, beam, state.ended + ends.sum(dim=1)),
-        best_tokens=torch.where(better[:, None], end_tokens, state.best_tokens),
-        best_lengths=torch.where(better, torch.where(forced, length, length - 1), state.best_lengths),
-        best_scores=torch.where(better, end_score, state.best_scores),
-    )
+        ended=torch.where(at_limit, beam, beams.ended + ends.sum(dim=1)),
+        best_tokens=torch.where(better[:, None], end_tokens, beams.best_tokens),
+        best_lengths=torch.where(better, torch.where(forced, length, length - 1), beams.best_lengths),
+        best_scores=torch.where(better, end_score, beams.best_scores),
+    ), kept
 
 
-def _leave(state: _Beams, best: _Best, beam: int) -> _Beams:
-    """Write down the winners of sentences that are done, and go on with the others."""
-    done = state.done
-    best.tokens[state.places] = state.best_tokens
-    best.lengths[state.places] = state.best_lengths
-    best.scores[state.places] = state.best_scores
-    going_on = (~done).nonzero()[:, 0]
-    if len(going_on) == len(done):
-        return state
-    rows = (going_on[:, None] * beam + torch.arange(beam, device=done.device)).flatten()
-    assert state.past is not None
-    past = [KeyValues(keys[rows], values[rows]) for keys, values in state.past]
-    rest = (field[going_on] for field in state[2:])
-    return _Beams(state.memory.select(rows), past, *rest)
+def _select(past: list[KeyValues], rows: Tensor) -> list[KeyValues]:
+    return [KeyValues(keys[rows], values[rows]) for keys, values in past]
 
 
-def _length_limits(source: Tensor, max_positions: int) -> Tensor:
+def length_limits(source: Tensor, max_positions: int) -> Tensor:
     """Steps after which a sentence is ended by force: generous, and its own whatever shares the batch."""
     return (2 * (source != PAD).sum(dim=1) + 16).clamp(max=max_positions - 1)

@@ -2,6 +2,7 @@
 
 Section 4.1 of the paper trains every non-autoregressive model on such text. Line n of the source becomes line n of
 the output. Work is kept in shards beside the output, each whole or absent, so a killed run goes on where it was.
+The teacher may be an exported model (exported.py), which is faster on a CPU.
 Several ranks (distributed.py) take the shards in turn; the first joins them.
 """
 
@@ -19,12 +20,16 @@ from lath.checkpoint import CONFIG, WEIGHTS
 from lath.config import to_tree
 from lath.distributed import ALONE, World, gather, lead
 from lath.errors import UserError
+from lath.exported import deciding_files, is_exported
 from lath.files import count_lines, read_lines, whole_directory, whole_file
 from lath.progress import Bar
-from lath.translator import Translator, with_overrides
+from lath.translator import READ_AHEAD, Translator, with_overrides
 from lath.vocab import vocab_files
 
 SHARD_LINES = 10_000
+"""Lines of a shard, unless large batches of like length need more to choose from."""
+JOB = "job.json"
+"""In the folder of the shards: what decides their text."""
 
 
 def distill(
@@ -32,18 +37,22 @@ def distill(
     model: Path,
     source: Path,
     out: Path,
-    shard_lines: int = SHARD_LINES,
+    shard_lines: int | None = None,
     world: World = ALONE,
     **settings: Any,
 ) -> int:
     """Translate `source` into `out`, shard by shard; returns the line count. The same call goes on after a kill."""
     shards = out.with_name(out.name + ".shards")
 
-    def begin() -> int:
+    def begin() -> tuple[int, int]:
         decoding = _check(translator, out, settings)
+        batch: int = decoding.pop(
+            "batch_sentences"
+        )  # the text does not depend on it; a smaller one may let a run go on
         lines = count_lines(source)
-        _claim(shards, {"model": _fingerprint(model), "settings": decoding, "shard size": shard_lines})
-        return lines
+        size = shard_lines or _begun_size(shards) or max(SHARD_LINES, READ_AHEAD * batch)
+        _claim(shards, {"model": _fingerprint(model), "settings": decoding, "shard size": size})
+        return lines, size
 
     def join() -> None:
         with whole_file(out) as partial, partial.open("wb") as joined:
@@ -52,23 +61,30 @@ def distill(
                     shutil.copyfileobj(part, joined)
         shutil.rmtree(shards)
 
-    lines = lead(world, begin)
+    lines, size = lead(world, begin)
     with Bar("distilling", lines, "lines", shown=world.first) as bar:
-        chunks = enumerate(_chunks(read_lines(source), shard_lines))
+        chunks = enumerate(_chunks(read_lines(source), size))
         finished = gather(world, lambda: _write_shards(translator, shards, chunks, bar, world, settings))[0]
     lead(world, join)
     return lines
 
 
 def _check(translator: Translator, out: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings that decide the text; an output that could not be written, or was, is refused."""
+    """The settings as they will be used; an output that could not be written, or was, is refused."""
     if out.exists():
         raise UserError(f"{out}: exists already; choose another name or remove it")
     if out.suffix in (".gz", ".xz"):
         raise UserError(f"{out}: the text is written unpacked; choose a name without {out.suffix}")
-    decoding = to_tree(with_overrides(translator.info.decode, settings))
-    del decoding["batch_sentences"]  # the text does not depend on it; a smaller one may be what lets a run go on
-    return decoding
+    return to_tree(with_overrides(translator.info.decode, settings))
+
+
+def _begun_size(shards: Path) -> int | None:
+    """The shard size of an unfinished run, which its continuation keeps."""
+    path = shards / JOB
+    if not path.exists():
+        return None
+    size: int | None = json.loads(path.read_text(encoding="utf-8")).get("shard size")
+    return size
 
 
 def _write_shards(
@@ -96,7 +112,7 @@ def _write_shards(
 
 def _claim(shards: Path, job: dict[str, Any]) -> None:
     """Create the shard folder, or make sure that the one found is of the same job."""
-    path = shards / "job.json"
+    path = shards / JOB
     if not path.exists():
         with whole_directory(shards) as partial:
             (partial / path.name).write_text(json.dumps(job) + "\n", encoding="utf-8")
@@ -113,7 +129,8 @@ def _claim(shards: Path, job: dict[str, Any]) -> None:
 def _fingerprint(model: Path) -> str:
     """Tells one model from another by everything that decides its translations."""
     digest = hashlib.sha256()
-    for path in (model / CONFIG, model / WEIGHTS, *vocab_files(model)):
+    own = (model / CONFIG, model / WEIGHTS)
+    for path in deciding_files(model) if is_exported(model) else [*own, *vocab_files(model)]:
         with path.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
     return digest.hexdigest()

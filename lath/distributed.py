@@ -154,7 +154,10 @@ def sum_gradients(model: nn.Module, world: World, *scalars: Tensor) -> tuple[Ten
         dist.all_reduce(flat)
     pieces = torch.split(flat, [tensor.numel() for tensor in (*gradients, *scalars)])
     for parameter, piece in zip(parameters, pieces, strict=False):
-        parameter.grad = piece.view_as(parameter)
+        if parameter.grad is None:
+            parameter.grad = piece.view_as(parameter)
+        else:  # in place: a recorded step adds to these very tensors
+            parameter.grad.copy_(piece.view_as(parameter))
     return tuple(piece.reshape(()) for piece in pieces[len(parameters) :])
 
 

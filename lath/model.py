@@ -23,6 +23,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lath.config import NetworkSettings
+from lath.engine.beam_attention import BeamMask, beam_attention, store
+from lath.engine.top_tokens import has_kernel, top_tokens_by_kernel
 from lath.packed import Packed, PackedMask, PackedSource, packed_attention
 from lath.vocab import BOS, MASK, PAD, SOP
 
@@ -30,8 +32,8 @@ NORM_EPSILON = 1e-12
 INITIAL_STD = 0.02
 
 
-Mask = Tensor | PackedMask
-"""Where attention is allowed: a boolean tensor over padded sentences, or the bounds of packed ones."""
+Mask = Tensor | PackedMask | BeamMask
+"""Where attention is allowed: a boolean tensor over padded sentences, the bounds of packed ones, or a beam's past."""
 
 
 class KeyValues(NamedTuple):
@@ -39,6 +41,14 @@ class KeyValues(NamedTuple):
 
     keys: Tensor
     values: Tensor
+
+    def followed_by(self, new: KeyValues, mask: Mask) -> KeyValues:
+        """Earlier keys and values with new ones behind them; of a beam search they go into the cache itself."""
+        if isinstance(mask, BeamMask):
+            store(self.keys, new.keys, mask)
+            store(self.values, new.values, mask)
+            return self
+        return KeyValues(torch.cat([self.keys, new.keys], dim=1), torch.cat([self.values, new.values], dim=1))
 
 
 @dataclass
@@ -54,13 +64,33 @@ class Memory:
         return Memory([KeyValues(k[rows], v[rows]) for k, v in self.layers], self.mask[rows])
 
 
+class Projection(nn.Linear):
+    """A linear layer whose outputs can also be asked for in part."""
+
+    def part(self, x: Tensor, start: int, stop: int) -> Tensor:
+        """Outputs `start` to `stop` alone."""
+        return functional.linear(x, self.weight[start:stop], self.bias[start:stop])
+
+
+class Table(nn.Embedding):
+    """Token vectors; the target's are the output matrix as well."""
+
+    def logits(self, states: Tensor) -> Tensor:
+        """... x D states to ... x V logits."""
+        return functional.linear(states, self.weight)
+
+    def best_tokens(self, states: Tensor, size: int, forbidden: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """The log-probability and id of the likeliest token that may be written, for each state."""
+        return best_tokens(self.logits(states), size, forbidden)
+
+
 class Attention(nn.Module):
     """Multi-head attention; queries, keys and values come from one fused matrix."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.width, self.heads = width, heads
-        self.project = nn.Linear(width, 3 * width)
+        self.project = Projection(width, 3 * width)
         self.output = nn.Linear(width, width)
 
     def _split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
@@ -73,18 +103,18 @@ class Attention(nn.Module):
 
     def query(self, x: Tensor) -> Tensor:
         """Queries alone."""
-        weight, bias = self.project.weight[: self.width], self.project.bias[: self.width]
-        return self._split(functional.linear(x, weight, bias), 1)[0]
+        return self._split(self.project.part(x, 0, self.width), 1)[0]
 
     def key_values(self, x: Tensor) -> KeyValues:
         """Keys and values alone."""
-        weight, bias = self.project.weight[self.width :], self.project.bias[self.width :]
-        return KeyValues(*self._split(functional.linear(x, weight, bias), 2))
+        return KeyValues(*self._split(self.project.part(x, self.width, 3 * self.width), 2))
 
     def forward(self, query: Tensor, attended: KeyValues, mask: Mask) -> Tensor:
         """Mix the values by the queries' affinity to the keys where `mask` allows it."""
         if isinstance(mask, PackedMask):
             mixed = packed_attention(query, attended.keys, attended.values, mask)
+        elif isinstance(mask, BeamMask):
+            mixed = beam_attention(query, attended.keys, attended.values, mask)
         else:
             query, keys, values = query.transpose(1, 2), attended.keys.transpose(1, 2), attended.values.transpose(1, 2)
             mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask).transpose(1, 2)
@@ -116,7 +146,8 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor, added: Tensor) -> Tensor:
         """The normalised sum of the stream and what a sublayer adds to it."""
-        normalised: Tensor = self.norm(x + self.dropout(added))
+        # Under autocast the norm answers in float32; the stream stays as narrow as what is added to it.
+        normalised: Tensor = self.norm(x + self.dropout(added)).to(added.dtype)
         return normalised
 
 
@@ -156,9 +187,7 @@ class DecoderLayer(nn.Module):
         """x: B x T x D. `past` holds the keys and values of earlier tokens, which come in front of x's own."""
         query, attended = self.attention.self_project(x)
         if past is not None:
-            attended = KeyValues(
-                torch.cat([past.keys, attended.keys], dim=1), torch.cat([past.values, attended.values], dim=1)
-            )
+            attended = past.followed_by(attended, mask)
         x = self.attention_residual(x, self.attention(query, attended, mask))
         x = self.cross_residual(x, self.cross(self.cross.query(x), memory, memory_mask))
         return self.feedforward_residual(x, self.feedforward(x)), attended
@@ -173,6 +202,7 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor, mask: Mask) -> Tensor:
         """Embedded source to contextual states."""
+        mask = additive(mask, x)
         for layer in self.layers:
             x = layer(x, mask)
         return x
@@ -195,7 +225,8 @@ class Decoder(nn.Module):
     ) -> tuple[Tensor, list[KeyValues]]:
         """Embedded target to states, and the keys and values a later call may take as its past."""
         attended: list[KeyValues] = []
-        memory_mask: Mask = memory.mask
+        memory_mask = additive(memory.mask, x)
+        mask = additive(mask, x)
         if isinstance(mask, PackedMask):
             memory_mask = PackedMask(mask.queries, memory.mask, mask.longest, causal=False)
         for index, layer in enumerate(self.layers):
@@ -214,7 +245,7 @@ class Body(nn.Module):
         self.target_size = target_size
         # One table serves source, target and output when the vocabulary is joint; else target and output share.
         sizes = [target_size] if joint else [source_size, target_size]
-        self.tables = nn.ModuleList(nn.Embedding(padded_size(size), settings.width) for size in sizes)
+        self.tables = nn.ModuleList(Table(padded_size(size), settings.width) for size in sizes)
         self.source_positions = nn.Embedding(settings.max_positions, settings.width)
         self.target_positions = nn.Embedding(settings.max_positions, settings.width)
         self.dropout = nn.Dropout(settings.dropout)
@@ -233,6 +264,11 @@ class Body(nn.Module):
         embedded: Tensor = self.dropout(self.tables[-1](tokens) + self.target_positions(positions))
         return embedded
 
+    def embed_step(self, tokens: Tensor, position: Tensor) -> Tensor:
+        """B x k tokens that all stand at one position (a tensor of 1) to B x k x D."""
+        embedded: Tensor = self.tables[-1](tokens) + self.target_positions(position)
+        return embedded
+
     def embed_local(self, tokens: Tensor) -> Tensor:
         """Target tokens without positions, for the local translator."""
         embedded: Tensor = self.dropout(self.tables[-1](tokens))
@@ -245,7 +281,11 @@ class Body(nn.Module):
 
     def logits(self, states: Tensor) -> Tensor:
         """... x D states to ... x V logits, by the target's own table."""
-        return functional.linear(states, self.output_matrix)
+        return cast(Table, self.tables[-1]).logits(states)
+
+    def best_tokens(self, states: Tensor, forbidden: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """The log-probability and id of the likeliest token that may be written, for each of ... x D states."""
+        return cast(Table, self.tables[-1]).best_tokens(states, self.target_size, forbidden)
 
     @property
     def output_matrix(self) -> Tensor:
@@ -271,6 +311,13 @@ def key_mask(tokens: Tensor | Packed) -> Mask:
     if isinstance(tokens, Packed):
         return PackedMask(tokens.bounds, tokens.bounds, tokens.longest, causal=False)
     return (tokens != PAD)[:, None, None, :]
+
+
+def additive(mask: Mask, x: Tensor) -> Mask:
+    """A boolean mask as what is added to attention's scores; else each layer would make this of it anew."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_fill_(~mask, -torch.inf)
 
 
 def memory_mask(source: Tensor | Packed | PackedSource) -> Tensor:
@@ -310,6 +357,11 @@ class AT(nn.Module):
             mask = torch.ones(length, start + length, dtype=torch.bool, device=target.device).tril(start)
         states, attended = self.body.decoder(self.body.embed_target(target, start), mask, memory, past)
         return states, attended
+
+    def decode_step(self, tokens: Tensor, memory: Memory, cache: list[KeyValues], mask: BeamMask) -> Tensor:
+        """States of the newest tokens of B x k hypotheses, whose past lies in `cache` (B x L x k x H x D/H)."""
+        states: Tensor = self.body.decoder(self.body.embed_step(tokens, mask.step), mask, memory, cache)[0]
+        return states
 
     def output_states(
         self, source: Tensor | Packed, decoder_input: Tensor | Packed, targets: Tensor
@@ -464,7 +516,7 @@ class LAT(nn.Module):
             if gold is not None:
                 previous = gold[..., step]
                 continue
-            score, previous = best_tokens(self.logits(hidden), self.body.target_size)
+            score, previous = self.body.best_tokens(self.before_output(hidden), NEVER_WRITTEN)
             tokens.append(previous)
             scores.append(score)
         stacked = torch.stack(outputs, dim=-2)
@@ -513,12 +565,17 @@ def top_tokens(logits: Tensor, size: int, forbidden: tuple[int, ...], count: int
 
     The probabilities are those of the whole softmax: what is forbidden cannot win, but keeps its share.
     """
+    if has_kernel(logits, forbidden):
+        return top_tokens_by_kernel(logits, size, forbidden, min(count, size))
     best = allowed_logits(logits, size, forbidden).topk(min(count, size), dim=-1)
     return best.values - logits.float().logsumexp(dim=-1, keepdim=True), best.indices
 
 
 def best_tokens(logits: Tensor, size: int, forbidden: tuple[int, ...] = NEVER_WRITTEN) -> tuple[Tensor, Tensor]:
     """The log-probability and id of the likeliest token that may be written."""
+    if has_kernel(logits, forbidden):
+        values, ids = top_tokens_by_kernel(logits, size, forbidden, 1)
+        return values[..., 0], ids[..., 0]
     best = allowed_logits(logits, size, forbidden).max(dim=-1)
     return best.values - logits.float().logsumexp(dim=-1), best.indices
 

@@ -33,7 +33,7 @@ from lath.config import Recipe, TrainSettings
 from lath.data import Corpus, read_data_info
 from lath.distributed import ALONE, World, any_rank, lead, sum_gradients, sum_scalars, together
 from lath.ema import MovingAverage
-from lath.engine import Engine, autocast, choose_engine
+from lath.engine.training import Engine, autocast, choose_engine
 from lath.errors import UserError
 from lath.flops import peak_flops, update_flops
 from lath.heldout import HeldOut
@@ -46,8 +46,8 @@ from lath.stopping import require_finite
 from lath.vocab import load_vocabs
 
 INITIAL_LEARNING_RATE = 1e-7
-VALIDATION_TOKENS = 8192
-"""Padded tokens of one forward pass of a validation, at most."""
+VALIDATION_LOGITS = 1 << 27
+"""Logits of one forward pass of a validation, at most about this many: half a gigabyte in float32."""
 VALIDATION_SEED = 20200
 """Validation draws its masks from this seed in every run, so that losses can be compared."""
 
@@ -105,16 +105,15 @@ def update(learner: Learner, batch: Batch, step: int) -> UpdateResult:
     torch.manual_seed(step_seed(recipe.train.seed, step, world.rank))  # dropout
     masks = torch.Generator(learner.device).manual_seed(step_seed(recipe.train.seed, step))
     model.train()
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.zero_grad(set_to_none=False)  # a recorded step adds to the same tensors every time
     parts = deal_rows(batch, world.rank, world.size, engine.cut)
     tokens = sum(row_lengths(batch.target))
     examples = draw_examples(batch.to(learner.device), recipe.network, recipe.objective, masks)
     totals = Totals.of(examples)
     token_loss = length_loss = torch.zeros((), device=learner.device)
     for part in parts:
-        share = engine.share(examples.part(part), totals)
-        share.total.backward()  # type: ignore[no-untyped-call]
-        token_loss, length_loss = token_loss + share.token.detach(), length_loss + share.length.detach()
+        share = engine.learn(examples.part(part), totals)
+        token_loss, length_loss = token_loss + share.token, length_loss + share.length
     token_loss, length_loss = sum_gradients(model, world, token_loss, length_loss)
     limit = recipe.train.clip_norm or math.inf
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
@@ -136,7 +135,7 @@ def step_seed(seed: int, step: int, rank: int = 0) -> int:
 class Validation:
     """The validation loss on fixed masks: the whole set is drawn once, as one update. BLEU with `heldout`."""
 
-    def __init__(self, corpus: Corpus, recipe: Recipe, device: torch.device, heldout: HeldOut | None = None) -> None:
+    def __init__(self, corpus: Corpus, recipe: Recipe, vocabulary: int, heldout: HeldOut | None = None) -> None:
         self.heldout = heldout
         order = sort_by_length(np.arange(len(corpus)), corpus.source_lengths, corpus.target_lengths)
         batch = make_batch(corpus, order)
@@ -145,7 +144,8 @@ class Validation:
         self.examples = draw_examples(batch, recipe.network, recipe.objective, generator)
         self.totals = Totals.of(self.examples)
         # Plain and eager, with all logits in memory: small parts, whatever room the training steps take.
-        self.parts = cut_rows(batch, min(recipe.train.micro_batch_tokens, VALIDATION_TOKENS))
+        pieces = self.examples.targets.shape[2]
+        self.parts = cut_rows(batch, min(recipe.train.micro_batch_tokens, VALIDATION_LOGITS // (pieces * vocabulary)))
 
     @torch.no_grad()
     def loss(self, learner: Learner) -> LossParts:
@@ -233,7 +233,7 @@ def train(
         together(world, lambda: load_checkpoint(saved, learner.model, learner.optimizer, learner.average))
         state = checkpoint.state
     heldout = HeldOut(valid, vocabs[1], recipe.decode) if recipe.train.stop_by == "bleu" else None
-    _run_steps(learner, corpus, Validation(valid, recipe, device, heldout), run, state)
+    _run_steps(learner, corpus, Validation(valid, recipe, vocabs[1].size, heldout), run, state)
     lead(world, lambda: _write_model(recipe, run))
     return run / "model"
 

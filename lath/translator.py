@@ -17,14 +17,16 @@ import torch
 from lath.batches import pad
 from lath.checkpoint import LoadedModel, ModelInfo, load_model
 from lath.config import DecodeSettings, check_decode, settings_from_tree, to_tree
-from lath.decode import Decoded, Pass, decode
+from lath.decode import Decoded, Pass
+from lath.engine.decoding import choose_decoder
 from lath.errors import UserError
+from lath.exported import Exported, LoadedExport, is_exported, load_exported
 from lath.merge import MergeRules
 from lath.model import Model
 from lath.split import split_long
 from lath.vocab import EOS, Vocab
 
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 READ_AHEAD = 32
 """Batches' worth of lines read at once, so that sentences of like length can share a batch."""
 
@@ -65,12 +67,30 @@ def choose_device(name: str) -> torch.device:
 
 
 def load(model: str | Path, device: str = "auto", precision: str = "fp32") -> Translator:
-    """Load a model directory for translation; precision bf16 halves the weights and is faster on a GPU."""
-    chosen = choose_device(device)
+    """Load a model directory for translation; precision bf16 halves the weights and is faster on a GPU.
+
+    A directory of `lath export` runs on the CPU, in the precision it was exported with.
+    """
+    directory = Path(model)
+    chosen = choose_device(preferred_device(directory, device))
     if precision not in PRECISIONS:
-        raise UserError(f"unknown precision {precision!r}; use {' or '.join(PRECISIONS)}")
-    loaded = load_model(Path(model), chosen)
-    return Translator(replace(loaded, model=loaded.model.to(PRECISIONS[precision])), chosen)
+        raise UserError(f"unknown precision {precision!r}; use {', '.join(PRECISIONS)}")
+    if not is_exported(directory):
+        loaded = load_model(directory, chosen)
+        return Translator(replace(loaded, model=loaded.model.to(PRECISIONS[precision])), chosen)
+    if chosen.type != "cpu":
+        raise UserError(f"{directory}: an exported model runs on the CPU; use --device cpu, or the model it came from")
+    if PRECISIONS[precision] != torch.float32:
+        raise UserError(
+            f"{directory}: an exported model has the precision it was exported with; leave out --precision {precision} "
+            f"or export the model again with another --quantization"
+        )
+    return Translator(load_exported(directory, torch.get_num_threads()), chosen)
+
+
+def preferred_device(model: Path, name: str) -> str:
+    """The device a name stands for with this model: `auto` is the CPU for an exported one."""
+    return "cpu" if name == "auto" and is_exported(model) else name
 
 
 def with_overrides(settings: DecodeSettings, overrides: dict[str, Any]) -> DecodeSettings:
@@ -90,12 +110,13 @@ def with_overrides(settings: DecodeSettings, overrides: dict[str, Any]) -> Decod
 class Translator:
     """A loaded model that translates text."""
 
-    def __init__(self, loaded: LoadedModel, device: torch.device) -> None:
-        self.model: Model = loaded.model
+    def __init__(self, loaded: LoadedModel | LoadedExport, device: torch.device, engine: str = "auto") -> None:
+        self.model: Model | Exported = loaded.model
         self.info: ModelInfo = loaded.info
         self.source_vocab: Vocab = loaded.source_vocab
         self.target_vocab: Vocab = loaded.target_vocab
         self.device = device
+        self.decoder = None if isinstance(self.model, Exported) else choose_decoder(self.model, device, engine)
 
     def translate(self, lines: Iterable[str], **settings: Any) -> list[str]:
         """Translations, one for each line; settings are those of `DecodeSettings`, for example iterations=4."""
@@ -140,9 +161,16 @@ class Translator:
         results: dict[int, Decoded] = {}
         for start in range(0, len(by_length), settings.batch_sentences):
             numbers = by_length[start : start + settings.batch_sentences]
-            source = pad([[*sentences[number], EOS] for number in numbers]).to(self.device)
-            results.update(zip(numbers, decode(self.model, source, settings, trace), strict=True))
+            batch = self._decode_batch([sentences[number] for number in numbers], settings, trace)
+            results.update(zip(numbers, batch, strict=True))
         return [results[number] for number in range(len(sentences))]
+
+    def _decode_batch(self, sentences: list[list[int]], settings: DecodeSettings, trace: bool) -> list[Decoded]:
+        if isinstance(self.model, Exported):
+            return self.model.decode(sentences, settings)
+        source = pad([[*sentence, EOS] for sentence in sentences]).to(self.device)
+        assert self.decoder is not None
+        return self.decoder.decode(source, settings, trace)
 
     def _join(self, parts: list[Decoded]) -> Hypothesis:
         if not parts:

@@ -39,3 +39,13 @@ def test_training(toy_folder: Path, kind: str) -> None:
     assert row["tokens_per_second"] > 0
     assert 0 <= row["padding"] < 1
     assert row["mfu"] is None
+
+
+def test_distilling(toy_folder: Path) -> None:
+    pytest.importorskip("ctranslate2", reason="the extra bench is not installed")
+    small = ["--layers", 1, "--width", 16, "--vocabulary", 300, "--tokens", 5]
+    told = last_line("benchmarks/distill.py", toy_folder / "train.src", "--lines", 8, "--join", 2, "--batches", 4,
+                     "--repeats", 1, *small)  # fmt: skip
+    assert [row["system"] for row in told["rows"]] == ["lath fp32", "ctranslate2 float32", "ctranslate2 int8"]
+    assert [row["same_lines"] for row in told["rows"][:2]] == [8, 8]
+    assert all(row["lines_per_second"] > 0 for row in told["rows"])

@@ -27,7 +27,7 @@ import lath.translator
 from lath.cli import build_parser, main, verb_parsers
 
 ROOT = Path(__file__).parents[1]
-VERBS = ("prepare", "train", "distill", "average", "translate", "evaluate", "show")
+VERBS = ("prepare", "train", "distill", "average", "export", "translate", "evaluate", "show")
 Capsys = pytest.CaptureFixture[str]
 
 
@@ -174,6 +174,22 @@ def test_translate_from_standard_input(toy_run: Runs, text: Path) -> None:
     expected = lath.translator.load(model, "cpu").translate(["ba ko mi", "", "gu du"])
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode() == "".join(f"{line}\n" for line in expected)
+
+
+def test_an_exported_model_is_a_model(toy_run: Runs, toy_folder: Path, tmp_path: Path, capsys: Capsys) -> None:
+    pytest.importorskip("ctranslate2", reason="the extra bench is not installed")
+    model, out, text = toy_run("AT") / "model", tmp_path / "exported", toy_folder / "valid.src"
+    assert ok(capsys, "export", model, out, "--to", "ctranslate2") == f"{out}\n"
+    expected = ok(capsys, "translate", model, text, "--set", "decode.beam=2")
+    assert ok(capsys, "translate", out, text, "--set", "decode.beam=2") == expected
+    assert ok(capsys, "distill", out, text, tmp_path / "out", "--set", "decode.beam=2") == (
+        f"{tmp_path / 'out'}: 100 lines\n"
+    )
+    assert (tmp_path / "out").read_text(encoding="utf-8") == expected
+    assert ok(capsys, "show", out) == ok(capsys, "show", model)
+    assert ok(capsys, "show", out, "ba ko") == ok(capsys, "show", model, "ba ko")
+    ok(capsys, "export", model, tmp_path / "int8", "--quantization", "int8")
+    assert len(ok(capsys, "translate", tmp_path / "int8", text).splitlines()) == 100
 
 
 def test_show_a_translation_step_by_step(toy_run: Runs, capsys: Capsys) -> None:
@@ -458,6 +474,39 @@ def test_a_device_that_is_not_there(recipe: Path, toy_run: Runs, text: Path, tmp
         assert refused(capsys, "train", recipe, tmp_path / "data", tmp_path / "run", "--device", "gpu") == message
 
 
+def test_what_cannot_be_exported(
+    toy_run: Runs, text: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ctranslate2", reason="the extra bench is not installed")
+    model, out = toy_run("AT") / "model", tmp_path / "out"
+    with nothing_left_behind(tmp_path):
+        assert refused(capsys, "export", toy_run("LAT") / "model", out).startswith(
+            f"{toy_run('LAT') / 'model'}: a LAT model, but CTranslate2 runs models that write token by token"
+        )
+        assert refused(capsys, "export", toy_run("AT"), out).startswith(f"{toy_run('AT')}: ")
+        assert refused(capsys, "export", tmp_path / "none", out) == (
+            f"{tmp_path / 'none'}: no such model directory; `lath train` writes one as RUN/model"
+        )
+        assert refused(capsys, "export", model, out, "--to", "onnx") == "unknown format 'onnx'; use ctranslate2"
+        assert refused(capsys, "export", model, out, "--quantization", "int9") == (
+            "unknown quantization 'int9' (did you mean 'int8'?); use float32 or float16 or int8"
+        )
+        assert refused(capsys, "export", model, text) == f"{text}: exists already; choose another name or remove it"
+    ok(capsys, "export", model, out)
+    with nothing_left_behind(tmp_path):
+        assert refused(capsys, "export", out, tmp_path / "again") == (
+            f"{out}: is exported already; name the model directory it came from"
+        )
+        assert refused(capsys, "translate", out, text, "--precision", "bf16").startswith(
+            f"{out}: an exported model has the precision it was exported with; "
+        )
+        monkeypatch.setitem(sys.modules, "ctranslate2", None)
+        missing = "exported models need the package ctranslate2: pip install 'lath[bench]'"
+        assert refused(capsys, "export", model, tmp_path / "again") == missing
+        assert refused(capsys, "translate", out, text) == missing
+        assert refused(capsys, "distill", out, text, tmp_path / "distilled") == missing
+
+
 def test_what_exists_is_never_overwritten(
     recipe: Path, toy_folder: Path, toy_run: Runs, text: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
@@ -606,7 +655,7 @@ def test_a_defect_is_not_hidden(toy_run: Runs, text: Path, monkeypatch: pytest.M
     def broken(*_: object) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(lath.translator, "decode", broken)
+    monkeypatch.setattr("lath.engine.decoding.decode", broken)
     with pytest.raises(ZeroDivisionError, match="ours"):
         main(["translate", str(toy_run("AT") / "model"), str(text)])
 
@@ -648,7 +697,7 @@ def test_an_interrupted_verb_says_so(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(lath.translator, "decode", interrupted)
+    monkeypatch.setattr("lath.engine.decoding.decode", interrupted)
     assert main(["translate", str(toy_run("AT") / "model"), str(text)]) == 130
     assert capsys.readouterr() == ("", "lath: interrupted\n")
 

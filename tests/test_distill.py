@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import shutil
 import signal
@@ -18,6 +19,7 @@ from conftest import Runs
 
 from lath.distill import SHARD_LINES, distill
 from lath.errors import UserError
+from lath.export import export
 from lath.translator import Hypothesis, Translator, load
 
 LINES = ["ba ko", "", "gu du fa", "mi tu re", "  ", "sa", "lo ni pe", "fa fa ba", "tu", "re mi", "du"]
@@ -279,3 +281,64 @@ def test_a_packed_name_is_refused(model: Path, source: Path, tmp_path: Path, end
     out = tmp_path / f"out{ending}"
     told = refusal(Watched(load(model, "cpu")), model, source, out)
     assert told == f"{out}: the text is written unpacked; choose a name without {ending}"
+
+
+# ---- an exported teacher -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def exported(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("ctranslate2", reason="the extra bench is not installed")
+    out = tmp_path_factory.mktemp("exported") / "model"
+    export(model, out)
+    return out
+
+
+def test_an_exported_teacher_writes_the_same(model: Path, exported: Path, source: Path, tmp_path: Path) -> None:
+    for teacher in (model, exported):
+        out = tmp_path / f"out-{teacher.parent.name}"
+        assert distill(load(teacher, "cpu"), teacher, source, out, SHARD, beam=2, batch_sentences=2) == len(LINES)
+    assert distill(load(exported), exported, source, tmp_path / "greedy", beam=1) == len(LINES)
+    texts = [path.read_text(encoding="utf-8") for path in sorted(tmp_path.glob("out-*"))]
+    assert texts[0] == texts[1] == "".join(f"{line}\n" for line in load(model, "cpu").translate(LINES, beam=2))
+    assert (tmp_path / "greedy").read_text(encoding="utf-8").splitlines() == load(model, "cpu").translate(LINES, beam=1)
+
+
+def test_an_exported_teacher_goes_on_after_a_failure(exported: Path, source: Path, tmp_path: Path) -> None:
+    translator, out = load(exported), tmp_path / "out"
+    with pytest.raises(RuntimeError, match="the machine went down"):
+        run(Watched(translator, fail_at="fa fa ba"), exported, source, out)
+    again = Watched(translator)
+    run(again, exported, source, out)
+    assert again.asked == LINES[6:]
+    run(Watched(translator), exported, source, tmp_path / "straight")
+    assert out.read_bytes() == (tmp_path / "straight").read_bytes()
+
+
+def test_another_export_is_another_teacher(model: Path, exported: Path, source: Path, unfinished: Path) -> None:
+    """Of other weights, or of the same ones in fewer bits: the shards of one are not continued by another."""
+    told = refusal(Watched(load(exported)), exported, source, unfinished, beam=2)
+    assert "differs from this one in model; repeat that command" in told
+    out = unfinished.with_name("other")
+    with pytest.raises(RuntimeError):
+        run(Watched(load(exported), fail_at="fa fa ba"), exported, source, out)
+    small = exported.with_name("int8")
+    export(model, small, quantization="int8")
+    assert "differs from this one in model" in refusal(Watched(load(small)), small, source, out)
+    assert "differs from this one in settings" in refusal(Watched(load(exported)), exported, source, out, beam=3)
+    assert "unknown setting 'beeam'" in refusal(Watched(load(exported)), exported, source, out, beeam=3)
+
+
+def test_large_batches_have_large_shards_to_choose_from(
+    model: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lath.distill.SHARD_LINES", 2)
+    monkeypatch.setattr("lath.distill.READ_AHEAD", 2)
+    translator, out = load(model, "cpu"), tmp_path / "out"
+    with pytest.raises(RuntimeError, match="the machine went down"):
+        distill(Watched(translator, fail_at="fa fa ba"), model, source, out, batch_sentences=2)  # type: ignore[arg-type]
+    job = json.loads((tmp_path / "out.shards" / "job.json").read_text(encoding="utf-8"))
+    assert job["shard size"] == 4
+    second = Watched(translator)
+    distill(second, model, source, out, batch_sentences=1)  # type: ignore[arg-type]
+    assert second.asked == LINES[4:]  # it goes on with the shards that are there

@@ -153,11 +153,14 @@ def whole_lines(run: Path) -> list[dict[str, float]]:
 def test_validation_sees_the_same_masks_every_time(prepared: tuple[Recipe, Path]) -> None:
     recipe, data = prepared
     learner = build_learner(recipe, data, CPU)
-    validation = Validation(Corpus.open(data, "valid"), recipe, CPU)
+    validation = Validation(Corpus.open(data, "valid"), recipe, learner.model.body.target_size)
     first = validation.loss(learner).total.item()
     torch.manual_seed(99)
     assert validation.loss(learner).total.item() == first
-    assert Validation(Corpus.open(data, "valid"), recipe, CPU).loss(learner).total.item() == first
+    assert (
+        Validation(Corpus.open(data, "valid"), recipe, learner.model.body.target_size).loss(learner).total.item()
+        == first
+    )
 
 
 def test_bf16_trains(prepared: tuple[Recipe, Path], tmp_path: Path) -> None:
@@ -288,7 +291,7 @@ def test_a_moving_average_is_validated_resumed_and_becomes_the_model(
     learner = build_learner(recipe, data, CPU)
     learner.model.load_state_dict(weights_of(whole / "checkpoints/step-12"))
     told = {line["step"]: line["valid_loss"] for line in log_of(whole) if "valid_loss" in line}
-    again = Validation(Corpus.open(data, "valid"), recipe, CPU).loss(learner).total.item()
+    again = Validation(Corpus.open(data, "valid"), recipe, learner.model.body.target_size).loss(learner).total.item()
     assert again == pytest.approx(told[12], abs=1e-6)
 
 

@@ -177,9 +177,9 @@ class Echo:
         self.fed: list[list[int]] = []
         loaded = LoadedModel(translator.model, translator.info, translator.source_vocab, translator.source_vocab)
         self.translator = Translator(loaded, CPU)
-        monkeypatch.setattr(translator_module, "decode", self.decode)
+        monkeypatch.setattr(self.translator.decoder, "decode", self.decode)
 
-    def decode(self, model: Any, source: torch.Tensor, settings: Any, trace: bool) -> list[translator_module.Decoded]:
+    def decode(self, source: torch.Tensor, settings: Any, trace: bool) -> list[translator_module.Decoded]:
         rows = [[id for id in row if id != lath.vocab.PAD] for row in source.tolist()]
         assert all(row[-1] == EOS and EOS not in row[:-1] for row in rows)
         self.fed += [row[:-1] for row in rows]

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from lath.batches import Batch, cut_packs, deal_rows, make_batch, pad, plan_epoch
 from lath.config import Kind, Recipe
 from lath.data import Corpus
-from lath.engine import PackedEngine, PlainEngine, choose_engine, pack_sizes
+from lath.engine.training import PackedEngine, PlainEngine, choose_engine, pack_sizes
 from lath.model import build_model
 from lath.train import train
 from lath.vocab import load_vocabs

@@ -3,8 +3,9 @@
     PlainEngine   padded micro-batches, run eagerly: works everywhere, and is the oracle
     PackedEngine  sentences end to end in arrays of one fixed size, the network compiled once for all of them
 
-Both cut an update into parts and give each part's share of the loss; shares add up to the same loss and gradient
-(`tests/test_packed.py`), so the choice changes the speed alone.
+Both cut an update into parts and learn from each its share of the loss; shares add up to the same loss and gradient
+(`tests/test_packed.py`), so the choice changes the speed alone. On a GPU the packed step, forward and backward, is
+recorded as a CUDA graph after the first update.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from lath.batches import Batch, Part, cut_packs, cut_rows
 from lath.config import Recipe
 from lath.data import Corpus
+from lath.engine.graphs import Recording, tensors_of
 from lath.model import Model
 from lath.objective import Examples, LossParts, PackedExamples, Totals, loss_share, pack_examples, packed_loss_share
 from lath.packed import PackSizes
@@ -40,10 +42,11 @@ class PlainEngine:
         """Decoder positions computed for a part, padding included."""
         return part.positions
 
-    def share(self, examples: Examples, totals: Totals) -> LossParts:
-        """The share of the update's loss that some of its examples make."""
+    def learn(self, examples: Examples, totals: Totals) -> LossParts:
+        """The share of the update's loss that some of its examples make; its gradient is added to the model's."""
         with autocast(self.recipe, self.device):
-            return loss_share(self.model, examples, totals, self.recipe.objective)
+            share = loss_share(self.model, examples, totals, self.recipe.objective)
+        return _backward(share)
 
 
 class PackedEngine:
@@ -54,6 +57,8 @@ class PackedEngine:
         self.sizes = pack_sizes(corpus, recipe, ranks)
         self.chunk_rows = max(1, CHUNK_LOGITS // len(model.body.output_matrix))
         self._compiled = torch.compile(self._share, dynamic=False)
+        self._recorded: Recording[LossParts] | None = None
+        self._inputs: tuple[PackedExamples, Totals] | None = None
 
     def cut(self, batch: Batch) -> list[Part]:
         """The packs of an update, as few as hold it."""
@@ -65,15 +70,34 @@ class PackedEngine:
         """Decoder positions computed for a part, padding included."""
         return self.sizes.target
 
-    def share(self, examples: Examples, totals: Totals) -> LossParts:
-        """The share of the update's loss that some of its examples make."""
-        packed = pack_examples(examples, self.sizes, self.recipe.network.kind)
+    def learn(self, examples: Examples, totals: Totals) -> LossParts:
+        """The share of the update's loss that some of its examples make; its gradient is added to the model's."""
+        inputs = pack_examples(examples, self.sizes, self.recipe.network.kind), totals
+        if self.device.type != "cuda":
+            return self._learn(*inputs)
+        if self._recorded is None:
+            self._inputs = inputs  # these tensors stay; later packs are copied into them
+            self._learn(*inputs)  # compiles
+            torch.cuda.empty_cache()  # the recording takes as much again, in a pool of its own
+            self._recorded = Recording(lambda: self._learn(*inputs))
+            torch.cuda.empty_cache()
+            self.model.zero_grad(set_to_none=False)  # of what the warm-up added
+        torch._foreach_copy_(tensors_of(self._inputs), tensors_of(inputs))
+        share = self._recorded.replay()
+        return LossParts(share.token.clone(), share.length.clone())
+
+    def _learn(self, packed: PackedExamples, totals: Totals) -> LossParts:
         shares: LossParts = self._compiled(packed, totals)
-        return shares
+        return _backward(shares)
 
     def _share(self, packed: PackedExamples, totals: Totals) -> LossParts:
         with autocast(self.recipe, self.device):
             return packed_loss_share(self.model, packed, totals, self.recipe.objective, self.chunk_rows)
+
+
+def _backward(share: LossParts) -> LossParts:
+    share.total.backward()  # type: ignore[no-untyped-call]
+    return LossParts(share.token.detach(), share.length.detach())
 
 
 Engine = PlainEngine | PackedEngine

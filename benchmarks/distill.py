@@ -1,0 +1,132 @@
+"""Distillation on the CPU: `python benchmarks/distill.py TEXT` with text of the source language.
+
+The same lines through our own beam search and through the same model exported to CTranslate2 (float32 and int8), in
+interleaved rounds of one process. With --model it is a trained AT model; without, a base network with random weights
+whose position table makes every translation end after the same number of tokens, so that all do the same work.
+Prints a card, a table, and one JSON line last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+import lath
+from lath.checkpoint import ModelInfo, save_model
+from lath.config import DecodeSettings, NetworkSettings
+from lath.export import export
+from lath.files import read_lines
+from lath.model import AT, build_model
+from lath.translator import Translator, load
+from lath.vocab import EOS, learn_sentencepiece
+
+SEED = 1
+VOCABULARY_LINES = 50_000
+QUANTIZATIONS = ("float32", "int8")
+
+
+def write_random_model(directory: Path, text: Path, network: NetworkSettings, vocabulary: int, tokens: int) -> None:
+    """A model directory with random weights that writes translations of `tokens` tokens each."""
+    vocab = learn_sentencepiece(itertools.islice(read_lines(text), VOCABULARY_LINES), vocabulary)
+    model = build_model(network, vocab.size, vocab.size, True, torch.Generator().manual_seed(SEED))
+    assert isinstance(model, AT)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("output.weight", "narrow.weight")):
+                parameter.mul_(0.05)  # layers hardly change what runs through them: token and position
+        model.body.target_positions.weight[tokens:] = 10 * model.body.output_matrix[EOS]
+    info = ModelInfo(network, DecodeSettings(), "xx", "yy", vocab.size, vocab.size, True, network.max_positions - 2, 0)
+    save_model(directory, model.state_dict(), info, (vocab, vocab))
+
+
+def measure(
+    systems: dict[str, Translator], lines: list[str], batch: int, beam: int, repeats: int
+) -> list[dict[str, object]]:
+    """Each system's time for all lines, in rounds, by the clock and in CPU time; a first batch is not counted."""
+    seconds: dict[str, list[float]] = {name: [] for name in systems}
+    cpu_seconds: dict[str, list[float]] = {name: [] for name in systems}
+    outputs: dict[str, list[str]] = {}
+    for system in systems.values():
+        system.translate(lines[:batch], beam=beam, batch_sentences=batch)
+    for _ in range(repeats):
+        for name, system in systems.items():
+            began, cpu_began = time.perf_counter(), time.process_time()
+            outputs[name] = system.translate(lines, beam=beam, batch_sentences=batch)
+            seconds[name].append(time.perf_counter() - began)
+            cpu_seconds[name].append(time.process_time() - cpu_began)
+    first = next(iter(systems))
+    return [
+        {
+            "system": name, "batch": batch, "lines_per_second": round(len(lines) / statistics.median(seconds[name]), 2),
+            "times_ours": round(median_ratio(seconds[first], seconds[name]), 2),
+            "times_ours_in_cpu_time": round(median_ratio(cpu_seconds[first], cpu_seconds[name]), 2),
+            "same_lines": sum(ours == other for ours, other in zip(outputs[first], outputs[name], strict=True)),
+        } for name in systems
+    ]  # fmt: skip
+
+
+def median_ratio(ours: list[float], others: list[float]) -> float:
+    """How many times faster the other is, round by round; the median."""
+    return statistics.median(our / other for our, other in zip(ours, others, strict=True))
+
+
+def main() -> None:
+    """Measure what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("text", type=Path, help="source text")
+    parser.add_argument("--model", type=Path, help="a trained AT model (default: a base network, random weights)")
+    parser.add_argument("--lines", type=int, default=192, help="lines to translate (192)")
+    parser.add_argument("--join", type=int, default=1, help="lines of the text that make one line (1)")
+    parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--batches", type=int, nargs="+", default=[16, 64], help="sentences side by side (16 64)")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds, of which the median counts (3)")
+    parser.add_argument("--tokens", type=int, default=20, help="tokens a translation, random weights (20)")
+    parser.add_argument(
+        "--vocabulary", type=int, default=10_000, help="entries, learnt from the text, random weights (10000)"
+    )
+    parser.add_argument("--layers", type=int, default=6, help="layers on each side, random weights (6)")
+    parser.add_argument("--width", type=int, default=512, help="width; feed-forward is 4 times that (512)")
+    arguments = parser.parse_args()
+
+    source = read_lines(arguments.text)
+    lines = [" ".join(itertools.islice(source, arguments.join)) for _ in range(arguments.lines)]
+    with tempfile.TemporaryDirectory() as folder:
+        model = arguments.model
+        if model is None:
+            model = Path(folder) / "model"
+            layers, width = arguments.layers, arguments.width
+            network = NetworkSettings("AT", width, 8, 4 * width, layers, layers, dropout=0.0)
+            write_random_model(model, arguments.text, network, arguments.vocabulary, arguments.tokens)
+        systems = {"lath fp32": load(model, "cpu")}
+        for quantization in QUANTIZATIONS:
+            export(model, Path(folder) / quantization, quantization=quantization)
+            systems[f"ctranslate2 {quantization}"] = load(Path(folder) / quantization, "cpu")
+        info = systems["lath fp32"].info
+        tokens = sum(map(len, systems["lath fp32"].source_vocab.encode_lines(lines))) / len(lines)
+        card = {
+            "lath": lath.__version__, "torch": torch.__version__, "threads": torch.get_num_threads(),
+            "beam": arguments.beam, "lines": len(lines), "source_tokens": round(tokens, 1),
+            "layers": f"{info.network.encoder_layers}-{info.network.decoder_layers}", "width": info.network.width,
+            "vocabulary": info.target_size, "weights": "random" if arguments.model is None else "trained",
+        }  # fmt: skip
+        print("distill|" + "|".join(f"{key}:{value}" for key, value in card.items()))
+        rows = [
+            row for batch in arguments.batches
+            for row in measure(systems, lines, batch, arguments.beam, arguments.repeats)
+        ]  # fmt: skip
+    print("\n| system | batch | lines/s | times ours | in CPU time | same lines |")
+    print("|---|--:|--:|--:|--:|--:|")
+    for row in rows:
+        print("| " + " | ".join(str(value) for value in row.values()) + " |")
+    print(json.dumps({"benchmark": "distill", **card, "repeats": arguments.repeats, "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()

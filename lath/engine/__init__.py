@@ -1,0 +1,1 @@
+"""The fast twins: each module does what a plain one does, faster, and a test holds the two together."""

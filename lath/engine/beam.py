@@ -1,0 +1,209 @@
+"""Beam search in fixed shapes: the fast twin of `decode.beam_search`.
+
+The cache never moves (beam_attention.py), every step is the same recorded work (graphs.py), and sentences that are
+done leave by halves: when half of the batch is done, the rest moves to the front and a smaller recording goes on.
+Shapes come from a small ladder, so a sentence may be searched with padding and strangers; neither changes its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lath.decode import CHECK_EVERY, Beams, Best, Decoded, grow, length_limits
+from lath.engine.beam_attention import BeamMask
+from lath.engine.graphs import recorded, tensors_of
+from lath.model import AT, KeyValues, Memory
+from lath.vocab import EOS, PAD
+
+SLOTS = 1 << 18
+"""Sentences times steps that the cache holds at most: a batch of long sentences is cut into smaller ones."""
+HALVINGS = 5
+"""How often a batch can become smaller by half."""
+MOST_SHAPES = 64
+"""Recorded shapes kept; the oldest is forgotten first."""
+
+
+def source_width(length: int) -> int:
+    """The ladder of source widths: a longer sentence bears more padding.
+
+    >>> [source_width(length) for length in (1, 9, 65, 130)]
+    [8, 16, 80, 192]
+    """
+    step = 8 if length <= 64 else 16 if length <= 128 else 64
+    return -(-length // step) * step
+
+
+def batch_size(sentences: int) -> int:
+    """The ladder of batches: powers of two."""
+    return 1 << (sentences - 1).bit_length()
+
+
+@dataclass
+class _Search:
+    """The tensors of one shape, B sentences of S source tokens in W steps, and the recorded work on them."""
+
+    source: Tensor
+    """B x S."""
+    real: Tensor
+    """How many rows are sentences; the others only fill the shape."""
+    length: Tensor
+    """The number of the next token, from 1."""
+    beams: Beams
+    ancestors: Tensor
+    memory: Memory
+    cache: list[KeyValues]
+    begin: Callable[[], None]
+    steps: dict[int, Callable[[], None]]
+    """One for each batch size, the whole one first."""
+
+
+class BeamSearch:
+    """Beam search with one model, beam and length penalty."""
+
+    def __init__(self, model: AT, beam: int, length_penalty: float) -> None:
+        self.model, self.beam, self.length_penalty = model, beam, length_penalty
+        self.device, self.dtype = model.body.output_matrix.device, model.body.output_matrix.dtype
+        self._searches: dict[tuple[int, int], _Search] = {}
+        self._storage: list[Tensor] = []
+        self._pool: object = None
+
+    @torch.inference_mode()
+    def decode(self, source: Tensor) -> list[Decoded]:
+        """Translate B x S source tokens (each sentence ends in EOS); best sorted by length."""
+        lengths = (source != PAD).sum(dim=1).tolist()
+        decoded: list[Decoded] = []
+        while (start := len(decoded)) < len(lengths):
+            size = batch_size(len(lengths) - start)
+            while True:
+                longest = max(lengths[start : start + size])
+                width = min(source_width(longest), self.model.settings.max_positions)
+                if size == 1 or size * self._most_steps(width) <= SLOTS:
+                    break
+                size //= 2
+            decoded += self._decode_batch(source[start : start + size, :longest], width)
+        return decoded
+
+    def _most_steps(self, width: int) -> int:
+        return min(2 * width + 16, self.model.settings.max_positions - 1)
+
+    def _decode_batch(self, source: Tensor, width: int) -> list[Decoded]:
+        search = self._search(batch_size(len(source)), width)
+        search.source.fill_(PAD)
+        search.source[:, 0] = EOS
+        search.source[: len(source), : source.shape[1]] = source
+        search.real.fill_(len(source))
+        search.begin()
+        size, steps = len(search.source), self._most_steps(width)
+        best = Best.empty(size, steps, self.device)
+        for length in range(1, steps + 1):
+            search.steps[size]()
+            if length % CHECK_EVERY and length < steps:
+                continue
+            beams = Beams(*(field[:size] for field in search.beams))
+            best.keep(beams)
+            going_on = int((~beams.done).sum())
+            if going_on == 0:
+                break
+            while going_on <= size // 2 and size // 2 in search.steps:
+                _halve(search, size, length)
+                size //= 2
+        return best.decoded()[: len(source)]
+
+    def _search(self, batch: int, width: int) -> _Search:
+        """The tensors and recordings of a shape, made at its first use."""
+        if (batch, width) not in self._searches:
+            views = self._views(batch, width)
+            while len(self._searches) >= MOST_SHAPES:
+                del self._searches[next(iter(self._searches))]
+            self._searches[batch, width] = self._record(batch, width, views)
+        return self._searches[batch, width]
+
+    def _views(self, batch: int, width: int) -> tuple[list[KeyValues], list[KeyValues]]:
+        """Room for memory and cache of a shape. All shapes use the same room, for only one is at work at a time."""
+        settings = self.model.settings
+        head = (settings.heads, settings.width // settings.heads)
+        shapes = [(batch, width, *head), (batch, self._most_steps(width), self.beam, *head)]
+        sizes = [torch.Size(shape).numel() for shape in shapes]
+        if not self._storage or any(len(have) < size for have, size in zip(self._storage, sizes, strict=False)):
+            self._searches.clear()  # recordings know addresses
+            self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+            self._storage.clear()
+            for size in sizes:
+                for _ in range(2 * settings.decoder_layers):
+                    self._storage.append(torch.zeros(size, dtype=self.dtype, device=self.device))
+        tensors = [
+            self._storage[2 * settings.decoder_layers * kind + number][:size].view(shape)
+            for kind, (size, shape) in enumerate(zip(sizes, shapes, strict=True))
+            for number in range(2 * settings.decoder_layers)
+        ]
+        pairs = [KeyValues(*tensors[number : number + 2]) for number in range(0, len(tensors), 2)]
+        return pairs[: settings.decoder_layers], pairs[settings.decoder_layers :]
+
+    def _record(self, batch: int, width: int, views: tuple[list[KeyValues], list[KeyValues]]) -> _Search:
+        source = torch.full((batch, width), PAD, device=self.device)
+        source[:, 0] = EOS
+        limits = length_limits(source, self.model.settings.max_positions)
+        steps = self._most_steps(width)
+        search = _Search(
+            source=source,
+            real=torch.tensor(batch, device=self.device),
+            length=torch.ones((), dtype=torch.long, device=self.device),
+            beams=Beams.start(limits, self.beam, steps),
+            ancestors=torch.zeros((batch, self.beam, steps), dtype=torch.int32, device=self.device),
+            memory=Memory(views[0], torch.ones((batch, 1, 1, width), dtype=torch.bool, device=self.device)),
+            cache=views[1],
+            begin=lambda: None,
+            steps={},
+        )
+        search.begin = recorded(lambda: self._begin(search), self.device, self._pool)
+        for halvings in range(HALVINGS + 1):
+            size = batch >> halvings
+            if size:
+                search.begin()  # the warm-up before a recording does steps, which must start somewhere
+                search.steps[size] = recorded(lambda size=size: self._step(search, size), self.device, self._pool)  # type: ignore[misc]
+        return search
+
+    def _begin(self, search: _Search) -> None:
+        """Encode the source and start with empty hypotheses; rows that only fill the shape are done at once."""
+        encoded = self.model.encode(search.source)
+        limits = length_limits(search.source, self.model.settings.max_positions)
+        beams = Beams.start(limits, self.beam, search.beams.tokens.shape[2])
+        fills = torch.arange(len(limits), device=self.device) >= search.real
+        beams = beams._replace(ended=beams.ended.masked_fill(fills, self.beam))
+        for kept, new in zip(tensors_of((search.memory, search.beams)), tensors_of((encoded, beams)), strict=True):
+            kept.copy_(new)
+        search.ancestors.zero_()  # at the first step every hypothesis but the first is impossible
+        search.length.fill_(1)
+
+    def _step(self, search: _Search, size: int) -> None:
+        """Write the next token of every hypothesis of the first `size` sentences."""
+        beams = Beams(*(field[:size] for field in search.beams))
+        ancestors = search.ancestors[:size]
+        memory = Memory([KeyValues(k[:size], v[:size]) for k, v in search.memory.layers], search.memory.mask[:size])
+        cache = [KeyValues(keys[:size], values[:size]) for keys, values in search.cache]
+        slots = torch.arange(self.beam, dtype=torch.int32, device=self.device)[:, None]
+        places = torch.arange(ancestors.shape[2], device=self.device)
+        step = search.length - 1
+        ancestors.copy_(torch.where(places == step, slots, ancestors))
+        tokens = beams.last_tokens(search.length)
+        states = self.model.decode_step(tokens, memory, cache, BeamMask(step.view(1), ancestors))
+        logits = self.model.logits(states)
+        grown, parents = grow(beams, logits, search.length, self.length_penalty, self.model.body.target_size)
+        for kept, new in zip(beams, grown, strict=True):
+            if new is not kept:
+                kept.copy_(new)
+        ancestors.copy_(ancestors.gather(1, parents[:, :, None].expand_as(ancestors)))
+        search.length.add_(1)
+
+
+def _halve(search: _Search, size: int, length: int) -> None:
+    """Move the sentences that go on to the first half; done ones fill it up."""
+    rows = search.beams.done[:size].to(torch.int8).argsort(stable=True)[: size // 2]
+    for tensor in tensors_of((search.beams, search.ancestors, search.memory)):
+        tensor[: size // 2] = tensor[:size].index_select(0, rows)
+    for tensor in tensors_of(search.cache):
+        tensor[: size // 2, :length] = tensor[:size, :length].index_select(0, rows)

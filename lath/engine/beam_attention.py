@@ -1,0 +1,66 @@
+"""Attention of one new token a hypothesis to the text before it, in a cache that never moves.
+
+When a hypothesis of a beam search continues another, its past does not have to be copied: a table of ancestors says
+for each earlier step in which slot of the cache its key and value lie. On a GPU with Triton one kernel reads through
+that table; elsewhere the past is gathered first, which is the oracle (`tests/test_engine_beam.py`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lath.engine.top_tokens import HAS_TRITON
+
+BLOCK = 32
+"""Earlier tokens that a program reads at a time."""
+
+
+class BeamMask(NamedTuple):
+    """Where each hypothesis finds its past: B sentences, k hypotheses each, at most L steps."""
+
+    step: Tensor
+    """1 (int64): the number of the new token, from 0."""
+    ancestors: Tensor
+    """B x k x L (int32): the hypothesis whose slot holds each earlier step; at `step` the hypothesis itself."""
+
+
+def store(cache: Tensor, new: Tensor, mask: BeamMask) -> None:
+    """Put what a step made (B x k x ...) into its place of a cache (B x L x k x ...)."""
+    cache.index_copy_(1, mask.step, new.unsqueeze(1))
+
+
+def beam_attention(query: Tensor, keys: Tensor, values: Tensor, mask: BeamMask) -> Tensor:
+    """B x k x H x D/H queries against caches of B x L x k x H x D/H; the new token is already in them."""
+    size = query.shape[-1]
+    if HAS_TRITON and query.is_cuda and size & (size - 1) == 0:
+        return _attend_through_table(query, keys, values, mask)
+    return attend_gathered(query, keys, values, mask)
+
+
+def attend_gathered(query: Tensor, keys: Tensor, values: Tensor, mask: BeamMask) -> Tensor:
+    """The plain form: every hypothesis's past is copied out of the cache."""
+    places = mask.ancestors.transpose(1, 2).long()[..., None, None].expand(-1, -1, -1, *keys.shape[3:])
+    seen = torch.arange(keys.shape[1], device=keys.device) <= mask.step
+    # B x L x k x H x D/H -> B x k x H x L x D/H
+    own_keys = keys.gather(2, places).permute(0, 2, 3, 1, 4)
+    own_values = values.gather(2, places).permute(0, 2, 3, 1, 4)
+    mixed = functional.scaled_dot_product_attention(query.unsqueeze(3), own_keys, own_values, attn_mask=seen)
+    return mixed.squeeze(3)
+
+
+def _attend_through_table(query: Tensor, keys: Tensor, values: Tensor, mask: BeamMask) -> Tensor:
+    from lath.engine.kernels import attend_kernel
+
+    batch, beam, heads, size = query.shape
+    assert query.stride()[2:] == (size, 1), "heads lie side by side"
+    assert all(tensor.is_contiguous() for tensor in (keys, values, mask.ancestors))
+    out = torch.empty((batch, beam, heads, size), dtype=query.dtype, device=query.device)
+    attend_kernel[(batch * beam, heads)](
+        query, keys, values, mask.ancestors, mask.step, out, query.stride(1), keys.shape[1], beam, size**-0.5,
+        HEADS=heads, SIZE=size, BLOCK=BLOCK, num_warps=2,
+    )  # fmt: skip
+    return out

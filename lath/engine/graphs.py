@@ -1,0 +1,58 @@
+"""CUDA graphs: work on the device that is recorded once and then replayed with one launch.
+
+A decode or a training step is thousands of small kernels; where launching one takes longer than running it, the host
+sets the pace. A recording fixes every shape and address, so what varies must be copied into tensors that stay.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+Result = TypeVar("Result")
+
+WARM_UPS = 2
+"""Runs before a recording: compilers, autotuners and libraries set themselves up in the first."""
+
+
+class Recording(Generic[Result]):
+    """Work recorded on the current device; `replay` does it again on what its input tensors then hold."""
+
+    def __init__(self, work: Callable[[], Result], pool: Any = None) -> None:
+        """Record `work`. Recordings that share a `pool` share memory: a replay may overwrite another's results."""
+        random_state = torch.cuda.get_rng_state()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                work()
+        torch.cuda.current_stream().wait_stream(side)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, pool=pool):
+            self._result = work()
+        torch.cuda.set_rng_state(random_state)
+
+    def replay(self) -> Result:
+        """Start the recorded work; the result is in the same tensors every time."""
+        self._graph.replay()
+        return self._result
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """The tensors in a nest of dataclasses, tuples and lists, in order."""
+    if isinstance(value, Tensor):
+        return [value]
+    if dataclasses.is_dataclass(value):
+        value = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    if isinstance(value, (tuple, list)):
+        return [tensor for part in value for tensor in tensors_of(part)]
+    return []
+
+
+def recorded(work: Callable[[], Result], device: torch.device, pool: Any = None) -> Callable[[], Result]:
+    """Something that does the work again at each call: recorded on a GPU, elsewhere the work itself."""
+    return Recording(work, pool).replay if device.type == "cuda" else work

@@ -1,0 +1,99 @@
+"""Triton kernels of beam_attention.py and top_tokens.py, which say what they do. Only imported where they run.
+
+Apart from their callers because importing Triton takes a while, and because there may be none.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+if importlib.util.find_spec("triton"):
+    import triton
+    from triton import language as tl
+
+    @triton.jit
+    def attend_kernel(
+        query, keys, values, ancestors, step, out, query_stride, length, beam, scale,
+        HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """One program for each hypothesis and head: softmax in one pass over the past, in blocks."""
+        row, head = tl.program_id(0), tl.program_id(1)
+        sentence = row // beam
+        dims = tl.arange(0, SIZE)
+        asked = tl.load(query + row * query_stride + head * SIZE + dims).to(tl.float32) * scale
+        last = tl.load(step)
+        top = tl.full((), float("-inf"), tl.float32)
+        total = tl.zeros((), tl.float32)
+        mixed = tl.zeros((SIZE,), tl.float32)
+        start = tl.zeros((), tl.int64)
+        while start <= last:
+            places = start + tl.arange(0, BLOCK)
+            seen = places <= last
+            slots = tl.load(ancestors + row.to(tl.int64) * length + places, mask=seen, other=0)
+            where = ((sentence.to(tl.int64) * length + places) * beam + slots) * (HEADS * SIZE) + head * SIZE
+            key = tl.load(keys + where[:, None] + dims[None, :], mask=seen[:, None], other=0.0).to(tl.float32)
+            score = tl.where(seen, tl.sum(key * asked[None, :], axis=1), float("-inf"))
+            higher = tl.maximum(top, tl.max(score, axis=0))
+            weight = tl.exp(score - higher)
+            value = tl.load(values + where[:, None] + dims[None, :], mask=seen[:, None], other=0.0).to(tl.float32)
+            shrink = tl.exp(top - higher)
+            mixed = mixed * shrink + tl.sum(weight[:, None] * value, axis=0)
+            total = total * shrink + tl.sum(weight, axis=0)
+            top = higher
+            start += BLOCK
+        tl.store(out + (row.to(tl.int64) * HEADS + head) * SIZE + dims, (mixed / total).to(out.dtype.element_ty))
+
+    @triton.jit
+    def _allowed(ids, size, b0, b1, b2, b3, b4):
+        """Which tokens may be written."""
+        return (ids < size) & (ids != b0) & (ids != b1) & (ids != b2) & (ids != b3) & (ids != b4)
+
+    @triton.jit
+    def survey_kernel(
+        logits, maxima, shares, columns, size, groups, b0, b1, b2, b3, b4, PART: tl.constexpr, GROUP: tl.constexpr
+    ):
+        """One part of one row: its largest logit, its sum of exponentials, and the best allowed one of each group."""
+        row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+        group = part * (PART // GROUP) + tl.arange(0, PART // GROUP)
+        ids = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+        found = tl.load(logits + row * columns + ids, mask=ids < columns, other=float("-inf")).to(tl.float32)
+        top = tl.max(tl.max(found, axis=1), axis=0)
+        total = tl.sum(tl.sum(tl.exp(found - top), axis=1), axis=0)
+        place = shares + (row * tl.num_programs(1) + part) * 2
+        tl.store(place, top)
+        tl.store(place + 1, total)
+        allowed = tl.where(_allowed(ids, size, b0, b1, b2, b3, b4), found, float("-inf"))
+        tl.store(maxima + row * groups + group, tl.max(allowed, axis=1), mask=group < groups)
+
+    @triton.jit
+    def choose_kernel(
+        logits, maxima, shares, scores, ids_out, columns, size, groups, parts, b0, b1, b2, b3, b4,
+        COUNT: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr, PARTS: tl.constexpr, CHOSEN: tl.constexpr,
+    ):  # fmt: skip
+        """One row: the groups that hold the best tokens, then the tokens."""
+        row = tl.program_id(0).to(tl.int64)
+        part = tl.arange(0, PARTS)
+        place = shares + (row * parts + part) * 2
+        tops = tl.load(place, mask=part < parts, other=float("-inf"))
+        totals = tl.load(place + 1, mask=part < parts, other=0.0)
+        top = tl.max(tops, axis=0)
+        normaliser = top + tl.log(tl.sum(totals * tl.exp(tops - top), axis=0))
+
+        group = tl.arange(0, GROUPS)
+        best = tl.load(maxima + row * groups + group, mask=group < groups, other=float("-inf"))
+        slot = tl.arange(0, CHOSEN)
+        chosen = tl.zeros((CHOSEN,), tl.int32) + GROUPS
+        for number in tl.static_range(COUNT):
+            winner = tl.argmax(best, axis=0)
+            chosen = tl.where(slot == number, winner, chosen)
+            best = tl.where(group == winner, float("-inf"), best)
+
+        ids = chosen[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+        found = tl.load(logits + row * columns + ids, mask=ids < columns, other=float("-inf")).to(tl.float32)
+        found = tl.where(_allowed(ids, size, b0, b1, b2, b3, b4), found, float("-inf"))
+        for number in tl.static_range(COUNT):
+            value = tl.max(tl.max(found, axis=1), axis=0)
+            id = tl.min(tl.min(tl.where(found == value, ids, GROUPS * GROUP), axis=1), axis=0)
+            tl.store(scores + row * COUNT + number, value - normaliser)
+            tl.store(ids_out + row * COUNT + number, id.to(tl.int64))
+            found = tl.where(ids == id, float("-inf"), found)

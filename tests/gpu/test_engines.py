@@ -1,0 +1,94 @@
+"""The recorded engines give what the plain ones give, on a GPU. Skipped where there is none."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+import toy
+from safetensors.torch import load_file
+
+from lath.batches import pad
+from lath.config import Kind, NetworkSettings
+from lath.decode import beam_search
+from lath.engine.beam import BeamSearch
+from lath.engine.beam_attention import BeamMask, _attend_through_table, attend_gathered
+from lath.model import AT, build_model, padded_size, top_tokens
+from lath.train import train
+from lath.translator import choose_device
+from lath.vocab import EOS
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+
+
+@pytest.mark.parametrize("kind", ["AT", "CMLM", "LAT"])
+def test_recorded_and_plain_training_end_in_the_same_weights(
+    toy_folder: Path, tmp_path: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)  # compiling takes a minute; recording stays
+    weights = []
+    for engine in ("plain", "packed"):
+        base = toy.toy_recipe(tmp_path, kind, steps=5, validate_every=5)
+        settings = dataclasses.replace(base.train, engine=engine, micro_batch_tokens=300)  # several packs an update
+        network = dataclasses.replace(base.network, dropout=0.0)
+        recipe = dataclasses.replace(base, network=network, train=settings)
+        train(recipe, "", toy_folder / "data", tmp_path / engine, choose_device("cuda"))
+        weights.append(load_file(tmp_path / engine / "checkpoints" / "step-5" / "model.safetensors"))
+    for name, tensor in weights[0].items():
+        assert torch.allclose(tensor, weights[1][name], atol=1e-4), name
+
+
+def random_sentences(count: int, seed: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 20, (count,), generator=generator).tolist()
+    return [[*torch.randint(6, 40, (length,), generator=generator).tolist(), EOS] for length in lengths]
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+def test_recorded_beam_search_is_the_plain_one(beam: int) -> None:
+    settings = NetworkSettings(
+        kind="AT", width=64, heads=4, feedforward=96, encoder_layers=2, decoder_layers=2, max_positions=64, dropout=0.0
+    )
+    model = build_model(settings, 40, 40, True, torch.Generator().manual_seed(1)).eval().to(choose_device("cuda"))
+    assert isinstance(model, AT)
+    with torch.no_grad():  # sharpen the outputs: at its initial scale every prediction is nearly a tie
+        for name, parameter in model.named_parameters():
+            if "table" in name or "positions" in name:
+                parameter.mul_(12)
+    search = BeamSearch(model, beam, 0.6)
+    for count in (1, 7, 64, 7):
+        source = pad(random_sentences(count, count)).to("cuda")
+        with torch.inference_mode():
+            expected = beam_search(model, source, beam, 0.6)
+        found = search.decode(source)
+        assert [result.ids for result in found] == [result.ids for result in expected]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_beam_kernel_gives_what_gathering_gives(dtype: torch.dtype) -> None:
+    generator = torch.Generator("cuda").manual_seed(1)
+    for step in (0, 7, 31, 32, 90):
+        shape = (3, 91, 5, 8, 64)
+        keys, values = (torch.randn(shape, generator=generator, device="cuda").to(dtype) for _ in range(2))
+        query = torch.randn((3, 5, 3, 8, 64), generator=generator, device="cuda").to(dtype).unbind(2)[0]
+        ancestors = torch.randint(0, 5, (3, 5, 91), generator=generator, device="cuda", dtype=torch.int32)
+        mask = BeamMask(torch.tensor([step], device="cuda"), ancestors)
+        found = _attend_through_table(query, keys, values, mask).float()
+        expected = attend_gathered(query.float(), keys.float(), values.float(), mask)
+        assert torch.allclose(found, expected, atol=1e-5 if dtype == torch.float32 else 2e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "size", "count"), [(5, 32_001, 1), (5120, 10_003, 10), (7, 40, 4)])
+def test_the_kernels_choose_the_tokens_that_the_cpu_chooses(
+    dtype: torch.dtype, rows: int, size: int, count: int
+) -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits = (3 * torch.randn(rows, padded_size(size), generator=generator)).to(dtype)
+    found = top_tokens(logits.cuda(), size, (0, 3), count)
+    expected = top_tokens(logits, size, (0, 3), count)
+    assert torch.allclose(found[0].cpu(), expected[0], atol=1e-4)
+    # Narrow numbers are often equal, and equals may come in any order: what counts is that the values are these.
+    assert torch.equal(logits.gather(1, found[1].cpu()), logits.gather(1, expected[1]))

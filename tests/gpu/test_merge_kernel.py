@@ -1,0 +1,118 @@
+"""The merge kernel gives what the plain merger gives. Skipped where there is no GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import merge_cases
+import pytest
+import torch
+from merge_cases import EVERY_SWITCH, OFFICIAL, PAPER, Case, Expected
+from torch import Tensor
+
+from lath.engine.merge_batch import MergedBatch, MergeStep, merge_batch
+from lath.engine.merge_kernel import allocate_outputs, available, merge_on_device
+from lath.merge import MergeRules
+from lath.vocab import BOS, EOS, MASK, PAD
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"),
+    pytest.mark.skipif(not available(), reason="Triton is not installed"),
+]
+
+BATCHES = 10_000
+SENTENCES, PIECES = 4, 16
+"""Of each of these batches."""
+ALIKE = 200
+"""Batches that share rules, pass and limit: the batched merger takes them all at once."""
+
+
+def on_the_gpu(tokens: Tensor, scores: Tensor, lengths: Tensor, aims: Tensor, step: MergeStep) -> MergedBatch:
+    """The kernel on tensors of the CPU."""
+    return _on_the_cpu(merge_on_device(tokens.cuda(), scores.cuda(), lengths.cuda(), aims.cuda(), step))
+
+
+def _on_the_cpu(merged: MergedBatch) -> MergedBatch:
+    return MergedBatch(*(tensor.cpu() for tensor in merged))
+
+
+def test_recorded_outputs() -> None:
+    found = [line for case, e in merge_cases.recorded_cases() for line in merge_cases.differences(case, on_the_gpu, e)]
+    assert found == []
+
+
+@pytest.mark.parametrize("rules", [OFFICIAL, PAPER], ids=["official", "paper"])
+def test_recorded_pieces_under_both_rule_sets(rules: MergeRules) -> None:
+    cases = merge_cases.recorded_merges(rules)
+    assert [line for case in cases for line in merge_cases.differences(case, on_the_gpu)] == []
+
+
+@pytest.mark.parametrize(("rules", "length"), [*zip(EVERY_SWITCH, (3, 3, 2, 4, 5, 6), strict=True)])
+def test_random_batches(rules: MergeRules, length: int) -> None:
+    """With the others of its sort 10,000 batches: against the batched merger, and one in a hundred the plain one."""
+    generator = torch.Generator().manual_seed(length)
+    for number in range(-(-BATCHES // (len(EVERY_SWITCH) * ALIKE))):
+        step = MergeStep(rules, 1 + number % 4, 4, (4, 24, PIECES * length)[number % 3])
+        tensors = _random_pieces(ALIKE * SENTENCES, length, generator)
+        expected = merge_batch(*tensors, step)
+        batches = zip(*(tensor.cuda().split(SENTENCES) for tensor in tensors), strict=True)
+        parts = [merge_on_device(*batch, step) for batch in batches]
+        for name, one, *others in zip(expected._fields, expected, *parts, strict=True):
+            assert torch.equal(torch.cat(others).cpu(), one), (name, number)
+        sample = _case(tensors, step)
+        assert merge_cases.plain(sample) == merge_cases.told(MergedBatch(*(t[:8] for t in expected)))
+
+
+def _random_pieces(count: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Windows of sentences with few words, some tokens wrong: overlaps, repeats and ties everywhere."""
+
+    def draw(low: int, high: int, *shape: int) -> Tensor:
+        return torch.randint(low, high, shape, generator=generator)
+
+    words = draw(10, 15, count, PIECES + length)
+    windows = words.unfold(1, length, 1)[:, :PIECES]
+    special = torch.tensor([BOS, EOS, MASK, PAD, EOS])[draw(0, 5, *windows.shape)]
+    fate = draw(0, 100, *windows.shape)
+    tokens = torch.where(fate < 80, windows, torch.where(fate < 90, draw(10, 15, *windows.shape), special))
+    scores = torch.where(
+        draw(0, 2, count, 1, 1) == 0,
+        draw(-16, 0, *windows.shape) / 8,
+        -torch.rand(windows.shape, generator=generator) * 3,
+    )
+    lengths = draw(1, PIECES + 1, count)
+    aims = torch.where(draw(0, 2, count) == 0, lengths, draw(2, 2 * PIECES, count))
+    return tokens, scores, lengths, aims
+
+
+def _case(tensors: tuple[Tensor, Tensor, Tensor, Tensor], step: MergeStep) -> Case:
+    tokens, scores, lengths, aims = (tensor[:8] for tensor in tensors)
+    pieces = [row[:length].tolist() for row, length in zip(tokens, lengths, strict=True)]
+    kept = [row[:length].tolist() for row, length in zip(scores, lengths, strict=True)]
+    return Case("random", pieces, kept, aims.tolist(), step)
+
+
+@pytest.mark.parametrize(("count", "length"), [(160, 3), (256, 6)])
+def test_long_sentences(count: int, length: int) -> None:
+    made = [merge_cases.noisy_truth(random.Random(seed), count - 7 * seed, length) for seed in range(4)]
+    case = Case("long", [p for p, _ in made], [s for _, s in made], [count] * 4, MergeStep(OFFICIAL, 1, 4, 512))
+    assert merge_cases.differences(case, on_the_gpu) == []
+    assert merge_cases.differences(dataclasses.replace(case, step=MergeStep(PAPER, 2, 4, 512)), on_the_gpu) == []
+
+
+def test_in_a_cuda_graph() -> None:
+    """Captured once, it merges whatever stands in its buffers, and writes each next length over the last."""
+    step = MergeStep(OFFICIAL, 1, 2, 40)
+    first, second = (_random_pieces(SENTENCES, 3, torch.Generator().manual_seed(seed)) for seed in (1, 2))
+    tokens, scores, lengths, _ = (tensor.cuda() for tensor in first)
+    out = allocate_outputs(tokens, scores, step.limit)._replace(next_lengths=lengths)
+    merge_on_device(tokens, scores, lengths, lengths, step, out)  # compiles
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        merge_on_device(tokens, scores, lengths, lengths, step, out)
+    for given in (first, second):
+        for buffer, tensor in zip((tokens, scores, lengths), given, strict=False):
+            buffer.copy_(tensor)
+        graph.replay()
+        expected: list[Expected] = merge_cases.told(merge_batch(*given[:3], given[2], step))
+        assert merge_cases.told(_on_the_cpu(out)) == expected
