@@ -91,6 +91,7 @@ def _add_making(verbs: Any) -> None:
     )
     _add_device(distill)
     _add_precision(distill)
+    _add_engine(distill)
     _add_set(distill)
 
     average = _verb(verbs, "average", _average, "Average a run's best checkpoints into a model.",
@@ -130,6 +131,7 @@ def _add_using(verbs: Any) -> None:
     )
     _add_device(translate)
     _add_precision(translate)
+    _add_engine(translate)
     _add_set(translate)
 
     evaluate = _verb(verbs, "evaluate", _evaluate, "Score translations, and compare two systems.",
@@ -143,6 +145,8 @@ def _add_using(verbs: Any) -> None:
     )
     evaluate.add_argument("--ter", action="store_true", help="also TER, which takes a while")
 
+    _add_bench(verbs)
+
     show = _verb(verbs, "show", _show, "Show what a recipe or directory holds, or how a translation came about.",
                  'lath show runs/demo/model "Guten Morgen."')  # fmt: skip
     show.add_argument("thing", type=Path, help="recipe, or data, run or model directory")
@@ -151,6 +155,37 @@ def _add_using(verbs: Any) -> None:
     _add_device(show)
     _add_precision(show)
     _add_set(show)
+
+
+def _add_bench(verbs: Any) -> None:
+    """The verb that measures speed."""
+    bench = _verb(verbs, "bench", _bench, "Measure how fast models translate, all in one run.",
+                  "lath bench runs/at/model runs/lat/model test.de --references test.en --plot speed.svg")  # fmt: skip
+    bench.add_argument("models", metavar="model", type=Path, nargs="+", help="model directories, or of lath export")
+    bench.add_argument("data", type=Path, help="source text, one sentence a line: plain, .gz or .xz")
+    bench.add_argument(
+        "--references", type=Path, metavar="FILE", help="the right translations, line n for line n: adds BLEU"
+    )
+    bench.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw quality against latency into FILE (.svg or .png)"
+    )
+    bench.add_argument("--against", metavar="ROW", help="row of the table to compare with (LAT with 4 iterations)")
+    bench.add_argument("--sentences", type=_count, metavar="N", default=100, help="sentences to time at most (100)")
+    bench.add_argument("--min-tokens", type=_count, metavar="N", default=1, help="source tokens of each at least (1)")
+    bench.add_argument("--max-tokens", type=_count, metavar="N", help="source tokens of each at most (any number)")
+    bench.add_argument("--repeats", type=_count, metavar="N", default=5, help="turns of each row, medians count (5)")
+    bench.add_argument(
+        "--batches",
+        type=_counts,
+        metavar="N,N",
+        default=(8, 32, 128),
+        help="sizes of batches for the throughput (8,32,128)",
+    )
+    bench.add_argument("--plain", action="store_true", help="measure the plain engine too, beside the fast ones")
+    bench.add_argument("--threads", type=_count, metavar="N", help="threads of the CPU (as torch has it)")
+    _add_device(bench)
+    _add_precision(bench)
+    _add_set(bench)
 
 
 def _verb(
@@ -171,6 +206,12 @@ def _add_precision(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", default="fp32", help="fp32 (default) or bf16, which is faster on a GPU")
 
 
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--engine", default="auto", help="auto (default: what is fastest on the device), plain or recorded"
+    )
+
+
 def _add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="cpu, cuda or auto (default: a GPU where there is one)")
 
@@ -179,6 +220,10 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(sorted({_count(part) for part in text.split(",")}))
 
 
 # ---- verbs ------------------------------------------------------------------------------------------------------
@@ -212,7 +257,7 @@ def _distill(arguments: argparse.Namespace) -> None:
 
     with join_world(preferred_device(arguments.model, arguments.device)) as (world, device):
         settings = _decode_overrides(arguments.overrides)
-        translator = load(arguments.model, str(device), arguments.precision)
+        translator = load(arguments.model, str(device), arguments.precision, arguments.engine)
         lines = distill(translator, arguments.model, arguments.source, arguments.out, world=world, **settings)
         if world.first:
             print(f"{arguments.out}: {lines} lines")
@@ -240,7 +285,7 @@ def _translate(arguments: argparse.Namespace) -> None:
     with join_world(preferred_device(arguments.model, arguments.device)) as (world, device):
         lines: Iterator[str] = read_lines(arguments.input)
         settings = _decode_overrides(arguments.overrides)
-        translator = load(arguments.model, str(device), arguments.precision)
+        translator = load(arguments.model, str(device), arguments.precision, arguments.engine)
         if world.size > 1:
             texts = _shared(translator, lines, arguments.input, settings, world)
         else:
@@ -290,6 +335,26 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         print(f"{path}\n{evaluate(lines, reference, arguments.tokenised, ter=arguments.ter)}")
     if len(systems) == 2:
         print(compare(systems[0], systems[1], reference, arguments.tokenised))
+
+
+def _bench(arguments: argparse.Namespace) -> None:
+    from lath.bench import Ways, bench
+
+    fewest, most = arguments.min_tokens, arguments.max_tokens
+    if most is not None and fewest > most:
+        raise UserError(f"--min-tokens {fewest} is above --max-tokens {most}; no sentence has both")
+    ways = Ways(
+        device=arguments.device,
+        precision=arguments.precision,
+        threads=arguments.threads,
+        plain=arguments.plain,
+        sentences=arguments.sentences,
+        repeats=arguments.repeats,
+        batches=arguments.batches,
+        tokens=(fewest, most),
+        overrides=_decode_overrides(arguments.overrides),
+    )
+    print(bench(arguments.models, arguments.data, ways, arguments.references, arguments.against, arguments.plot))
 
 
 def _show(arguments: argparse.Namespace) -> None:

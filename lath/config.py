@@ -177,6 +177,8 @@ class DecodeSettings:
     """The resolved merge rules; None takes the rule set as it is."""
     adjust_towards: Literal["current", "first"] = "current"
     """The length aimed at between passes (LAT): that of the pass's own input, or the first predicted one."""
+    stop_early: bool = False
+    """A sentence is done when a pass writes what the pass before it wrote (CMLM, LAT)."""
     batch_sentences: int = 64
     """Sentences decoded side by side; the output does not depend on it."""
 

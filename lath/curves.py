@@ -1,4 +1,4 @@
-"""Curves of a training run: a line of blocks for the terminal, a picture for everything else."""
+"""Curves of a training run, and what speed costs in quality: blocks for the terminal, pictures for everything else."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lath.errors import UserError
 from lath.files import whole_file
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 BLOCKS = "▁▂▃▄▅▆▇█"
 PICTURES = (".svg", ".png")
+MARKERS = "osD^v<>PX"
+"""As colours repeat after ten, so do these after nine: ninety points look different."""
 
 Curve = Sequence[tuple[int, float]]
 """Steps with the value at each."""
@@ -34,15 +40,26 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
     return "".join(BLOCKS[round((mean - low) * scale)] for mean in means)
 
 
-def plot_curves(curves: Mapping[str, Curve], title: str, path: Path) -> None:
-    """Draw named curves over the steps into an .svg or .png file; an older picture is replaced."""
+def new_figure(path: Path) -> Figure:
+    """An empty picture to be saved as `path`; refused where that would fail."""
     if path.suffix not in PICTURES:
         raise UserError(f"{path}: pictures end in {' or '.join(PICTURES)}; name it so, for example curve.svg")
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError("curves are drawn by matplotlib, which is not installed: pip install 'lath[plots]'") from None
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    return Figure(figsize=(8, 5), layout="constrained")
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a picture; an older one is replaced."""
+    with whole_file(path) as partial:
+        figure.savefig(partial, format=path.suffix.removeprefix("."))
+
+
+def plot_curves(curves: Mapping[str, Curve], title: str, path: Path) -> None:
+    """Draw named curves over the steps into an .svg or .png file."""
+    figure = new_figure(path)
     axes = figure.subplots()
     for name, curve in curves.items():
         steps, values = [step for step, _ in curve], [value for _, value in curve]
@@ -51,5 +68,36 @@ def plot_curves(curves: Mapping[str, Curve], title: str, path: Path) -> None:
     axes.grid(alpha=0.3)
     if curves:
         axes.legend()
-    with whole_file(path) as partial:
-        figure.savefig(partial, format=path.suffix.removeprefix("."))
+    save_figure(figure, path)
+
+
+def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
+    """The numbers of the (cost, gain) points that no other point beats in both, the cheapest first.
+
+    >>> frontier([(5.0, 30.0), (1.0, 20.0), (2.0, 19.0), (9.0, 30.0)])
+    [1, 0]
+    """
+    kept: list[int] = []
+    for number in sorted(range(len(points)), key=lambda number: (points[number][0], -points[number][1])):
+        if not kept or points[number][1] > points[kept[-1]][1]:
+            kept.append(number)
+    return kept
+
+
+def plot_pareto(points: Mapping[str, tuple[float, float]], labels: tuple[str, str, str], path: Path) -> None:
+    """Draw named (cost, gain) points and the frontier of the best; labels are those of title, cost and gain."""
+    figure = new_figure(path)
+    axes = figure.subplots()
+    places = list(points.values())
+    best = [places[number] for number in frontier(places)]
+    axes.plot([cost for cost, _ in best], [gain for _, gain in best], color="0.6", drawstyle="steps-post", zorder=1)
+    for (name, (cost, gain)), marker in zip(points.items(), itertools.cycle(MARKERS), strict=False):
+        axes.scatter(cost, gain, label=name, marker=marker, zorder=2)
+    title, cost_label, gain_label = labels
+    axes.set(title=title, xlabel=cost_label, ylabel=gain_label, xscale="log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
+    axes.tick_params(axis="x", which="both", rotation=45)
+    axes.grid(alpha=0.3, which="both")
+    figure.legend(loc="outside right upper", fontsize="small")
+    save_figure(figure, path)

@@ -6,6 +6,7 @@ padding is masked, so the result never depends on what shares the batch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from lath.model import (
     KeyValues,
     Memory,
     Model,
+    Pieces,
     top_tokens,
 )
 from lath.vocab import BOS, EOS, MASK, PAD
@@ -70,66 +72,76 @@ def decode(model: Model, source: Tensor, settings: DecodeSettings, trace: bool =
 # ---- LAT ------------------------------------------------------------------------------------------------------
 
 
-def decode_pieces(model: LAT, source: Tensor, settings: DecodeSettings, trace: bool) -> list[Decoded]:
+class MergedPass(NamedTuple):
+    """What a pass of the decoder over one sentence came to."""
+
+    sentence: Sentence
+    next_input: list[int]
+    """At most as long as the position table."""
+    told: Pass | None
+    """For a reader; a fast merger has nothing to tell."""
+
+
+MergeRows = Callable[[list[list[int]], Pieces, list[int], DecodeSettings, int, int], list[MergedPass]]
+"""How the pieces of a batch are merged: by the arguments and with the results of `merge_rows`."""
+
+
+def decode_pieces(
+    model: LAT, source: Tensor, settings: DecodeSettings, trace: bool, merge: MergeRows | None = None
+) -> list[Decoded]:
     """Section 2.2: write a piece at each position, merge them, mask the least certain tokens, and again."""
     memory, length_scores = model.encode(source)
     lengths = length_candidates(length_scores, settings.length_candidates)
     memory = _repeat(memory, settings.length_candidates)
     inputs = [[MASK] * length for length in lengths]
     passes: list[list[Pass]] = [[] for _ in inputs]
-    sentences: list[Sentence] = []
+    sentences: dict[int, Sentence] = {}
+    taken = [0] * len(inputs)
+    open_ = set(range(len(inputs)))
     for iteration in range(1, settings.iterations + 1):
-        target = pad(inputs).to(source.device)
-        written = model.pieces(model.decode(target, memory))
-        tokens, scores = written.tokens.tolist(), written.scores.double().tolist()
-        last = iteration == settings.iterations
-        sentences = []
-        for row, shown in enumerate(inputs):
-            told = _merge_pass(
-                shown, tokens[row][: len(shown)], scores[row][: len(shown)], settings, None if last else iteration,
-                len(shown) if settings.adjust_towards == "current" else lengths[row],
-            )  # fmt: skip
-            sentences.append(told.sentence)
-            # Departure: only masks are ever deleted, so text that merges badly can outgrow the position table.
-            inputs[row] = _limited(told.next_input, model.settings.max_positions)
-            if trace:
-                passes[row].append(told.told)
+        if not open_:
+            break
+        written = model.pieces(model.decode(pad(inputs).to(source.device), memory))
+        aims = [len(shown) for shown in inputs] if settings.adjust_towards == "current" else lengths
+        merged = (merge or merge_rows)(inputs, written, aims, settings, iteration, model.settings.max_positions)
+        for row in sorted(open_):
+            sentence, inputs[row], told = merged[row]
+            if settings.stop_early and iteration > 1 and sentence.ids == sentences[row].ids:
+                open_.remove(row)
+            sentences[row], taken[row] = sentence, iteration
+            if trace and told is not None:
+                passes[row].append(told)
     decoded = [
-        Decoded(sentence.ids[1:-1], _mean(sentence.scores[1:-1]), settings.iterations, told)
-        for sentence, told in zip(sentences, passes, strict=True)
+        Decoded(sentences[row].ids[1:-1], _mean(sentences[row].scores[1:-1]), taken[row], told)
+        for row, told in enumerate(passes)
     ]
     return best_candidates(decoded, settings.length_candidates)
 
 
-class _MergedPass(NamedTuple):
-    sentence: Sentence
-    next_input: list[int]
-    told: Pass
+def merge_rows(
+    inputs: list[list[int]], written: Pieces, aims: list[int], settings: DecodeSettings, iteration: int, limit: int
+) -> list[MergedPass]:
+    """Merge each sentence's pieces; unless the pass is the last, mask and adjust the length towards its aim.
 
-
-def _merge_pass(
-    shown: list[int],
-    pieces: list[list[int]],
-    scores: list[list[float]],
-    settings: DecodeSettings,
-    iteration: int | None,
-    aim: int,
-) -> _MergedPass:
-    """Merge one sentence's pieces; unless the pass is the last (None), mask and adjust its length towards `aim`."""
-    rules = settings.merge_rules
-    merged = merge_pieces(pieces, scores, rules)
-    sentence = wrap(merged, len(pieces), bos=BOS, eos=EOS, mask=MASK)
-    told = Pass(shown, pieces, scores, merged.decisions, sentence.ids)
-    if iteration is None:
-        return _MergedPass(sentence, sentence.ids, told)
-    masks = mask_count(len(sentence.ids), iteration, settings.iterations)
-    following = next_input(sentence, masks, aim, rules, mask=MASK)
-    told.masked, told.length_change = following.masked, following.change
-    return _MergedPass(sentence, following.ids, told)
-
-
-def _limited(ids: list[int], limit: int) -> list[int]:
-    return ids if len(ids) <= limit else [*ids[: limit - 1], EOS]
+    # Departure: only masks are ever deleted, so text that merges badly can outgrow the position table (`limit`).
+    """
+    rules, last = settings.merge_rules, iteration == settings.iterations
+    passes: list[MergedPass] = []
+    rows = zip(inputs, written.tokens.tolist(), written.scores.double().tolist(), aims, strict=True)
+    for shown, tokens, scores, aim in rows:
+        pieces, scores = tokens[: len(shown)], scores[: len(shown)]
+        merged = merge_pieces(pieces, scores, rules)
+        sentence = wrap(merged, len(pieces), bos=BOS, eos=EOS, mask=MASK)
+        told = Pass(shown, pieces, scores, merged.decisions, sentence.ids)
+        if last:
+            passes.append(MergedPass(sentence, sentence.ids, told))
+            continue
+        masks = mask_count(len(sentence.ids), iteration, settings.iterations)
+        following = next_input(sentence, masks, aim, rules, mask=MASK)
+        told.masked, told.length_change = following.masked, following.change
+        shortened = following.ids if len(following.ids) <= limit else [*following.ids[: limit - 1], EOS]
+        passes.append(MergedPass(sentence, shortened, told))
+    return passes
 
 
 # ---- CMLM -----------------------------------------------------------------------------------------------------
@@ -147,11 +159,18 @@ def mask_predict(model: CMLM, source: Tensor, settings: DecodeSettings, trace: b
     inputs = [[BOS, *[MASK] * (length - 2), EOS] for length in lengths]
     best_scores = [[0.0] * length for length in lengths]
     passes: list[list[Pass]] = [[] for _ in inputs]
+    outputs = list(inputs)
+    taken = [0] * len(inputs)
+    open_ = set(range(len(inputs)))
     for iteration in range(1, settings.iterations + 1):
+        if not open_:
+            break
         target = pad(inputs).to(source.device)
         states = model.before_output(model.decode(target, memory))
         values, indices = model.body.best_tokens(states, (*NEVER_WRITTEN_AFTER_BEGIN, EOS))
-        for row, (filled, filled_scores) in enumerate(zip(indices.tolist(), values.tolist(), strict=True)):
+        best_ids, best_values = indices.tolist(), values.tolist()
+        for row in sorted(open_):
+            filled, filled_scores = best_ids[row], best_values[row]
             shown, scores = inputs[row], best_scores[row]
             output = [filled[place] if id == MASK else id for place, id in enumerate(shown)]
             for place, id in enumerate(shown):
@@ -163,9 +182,12 @@ def mask_predict(model: CMLM, source: Tensor, settings: DecodeSettings, trace: b
                 pieces, piece_scores = [[id] for id in filled[: len(shown)]], [[s] for s in filled_scores[: len(shown)]]
                 passes[row].append(Pass(shown, pieces, piece_scores, [], output, masked))
             inputs[row] = [MASK if place in masked else id for place, id in enumerate(output)]
+            if settings.stop_early and iteration > 1 and output == outputs[row]:
+                open_.remove(row)
+            outputs[row], taken[row] = output, iteration
     decoded = [
-        Decoded(ids[1:-1], _mean(scores[1:-1]), settings.iterations, told)
-        for ids, scores, told in zip(inputs, best_scores, passes, strict=True)
+        Decoded(ids[1:-1], _mean(scores[1:-1]), count, told)
+        for ids, scores, count, told in zip(outputs, best_scores, taken, passes, strict=True)
     ]
     return best_candidates(decoded, settings.length_candidates)
 

@@ -116,6 +116,11 @@ class Exported:
         self._never_written = {*NEVER_WRITTEN_AFTER_BEGIN, *range(target_vocab.size, len(names))}
         self._forbidden = [[names[id]] for id in sorted(self._never_written)]
 
+    @property
+    def precision(self) -> str:
+        """The type it computes in, as CTranslate2 names it; int8_float32 is int8 with float32 between the layers."""
+        return str(self._engine.compute_type)
+
     def decode(self, sentences: Sequence[Sequence[int]], settings: DecodeSettings) -> list[Decoded]:
         """Translate sentences of like length, given without EOS."""
         found = self._search(sentences, settings, forbidden=[])

@@ -202,7 +202,6 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor, mask: Mask) -> Tensor:
         """Embedded source to contextual states."""
-        mask = additive(mask, x)
         for layer in self.layers:
             x = layer(x, mask)
         return x
@@ -225,8 +224,7 @@ class Decoder(nn.Module):
     ) -> tuple[Tensor, list[KeyValues]]:
         """Embedded target to states, and the keys and values a later call may take as its past."""
         attended: list[KeyValues] = []
-        memory_mask = additive(memory.mask, x)
-        mask = additive(mask, x)
+        memory_mask: Mask = memory.mask
         if isinstance(mask, PackedMask):
             memory_mask = PackedMask(mask.queries, memory.mask, mask.longest, causal=False)
         for index, layer in enumerate(self.layers):
@@ -311,13 +309,6 @@ def key_mask(tokens: Tensor | Packed) -> Mask:
     if isinstance(tokens, Packed):
         return PackedMask(tokens.bounds, tokens.bounds, tokens.longest, causal=False)
     return (tokens != PAD)[:, None, None, :]
-
-
-def additive(mask: Mask, x: Tensor) -> Mask:
-    """A boolean mask as what is added to attention's scores; else each layer would make this of it anew."""
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        return mask
-    return torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_fill_(~mask, -torch.inf)
 
 
 def memory_mask(source: Tensor | Packed | PackedSource) -> Tensor:

@@ -6,6 +6,7 @@ mt.translate(["Guten Morgen.", ""])        # same length, same order, blank stay
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from lath.batches import pad
 from lath.checkpoint import LoadedModel, ModelInfo, load_model
 from lath.config import DecodeSettings, check_decode, settings_from_tree, to_tree
 from lath.decode import Decoded, Pass
-from lath.engine.decoding import choose_decoder
+from lath.engine.decoding import BatchedDecoder, PlainDecoder, RecordedDecoder, choose_decoder, profile
 from lath.errors import UserError
 from lath.exported import Exported, LoadedExport, is_exported, load_exported
 from lath.merge import MergeRules
@@ -66,10 +67,10 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def load(model: str | Path, device: str = "auto", precision: str = "fp32") -> Translator:
+def load(model: str | Path, device: str = "auto", precision: str = "fp32", engine: str = "auto") -> Translator:
     """Load a model directory for translation; precision bf16 halves the weights and is faster on a GPU.
 
-    A directory of `lath export` runs on the CPU, in the precision it was exported with.
+    A directory of `lath export` runs on the CPU, in the precision it was exported with and by its own engine.
     """
     directory = Path(model)
     chosen = choose_device(preferred_device(directory, device))
@@ -77,13 +78,18 @@ def load(model: str | Path, device: str = "auto", precision: str = "fp32") -> Tr
         raise UserError(f"unknown precision {precision!r}; use {', '.join(PRECISIONS)}")
     if not is_exported(directory):
         loaded = load_model(directory, chosen)
-        return Translator(replace(loaded, model=loaded.model.to(PRECISIONS[precision])), chosen)
+        return Translator(replace(loaded, model=loaded.model.to(PRECISIONS[precision])), chosen, engine)
     if chosen.type != "cpu":
         raise UserError(f"{directory}: an exported model runs on the CPU; use --device cpu, or the model it came from")
     if PRECISIONS[precision] != torch.float32:
         raise UserError(
             f"{directory}: an exported model has the precision it was exported with; leave out --precision {precision} "
             f"or export the model again with another --quantization"
+        )
+    if engine != "auto":
+        raise UserError(
+            f"{directory}: an exported model is run by CTranslate2; leave out --engine {engine}, "
+            f"or use the model it came from"
         )
     return Translator(load_exported(directory, torch.get_num_threads()), chosen)
 
@@ -111,12 +117,25 @@ class Translator:
     """A loaded model that translates text."""
 
     def __init__(self, loaded: LoadedModel | LoadedExport, device: torch.device, engine: str = "auto") -> None:
+        self._loaded = loaded
         self.model: Model | Exported = loaded.model
         self.info: ModelInfo = loaded.info
         self.source_vocab: Vocab = loaded.source_vocab
         self.target_vocab: Vocab = loaded.target_vocab
         self.device = device
         self.decoder = None if isinstance(self.model, Exported) else choose_decoder(self.model, device, engine)
+        self._last_asked: tuple[dict[str, Any], DecodeSettings] | None = None
+
+    @property
+    def engine(self) -> str:
+        """What decodes: plain, batched, recorded, or ctranslate2 for an exported model."""
+        if self.decoder is None:
+            return "ctranslate2"
+        return {PlainDecoder: "plain", BatchedDecoder: "batched", RecordedDecoder: "recorded"}[type(self.decoder)]
+
+    def with_engine(self, engine: str = "auto") -> Translator:
+        """The same weights with a decoder of its own, which shares nothing it has recorded."""
+        return Translator(self._loaded, self.device, engine)
 
     def translate(self, lines: Iterable[str], **settings: Any) -> list[str]:
         """Translations, one for each line; settings are those of `DecodeSettings`, for example iterations=4."""
@@ -126,7 +145,29 @@ class Translator:
         """Hypotheses in the order of the lines, which may come from a file or any other stream."""
         if isinstance(lines, str):
             raise UserError("translate takes a list of lines, not one text; write translate([text])")
-        return self._stream(iter(lines), with_overrides(self.info.decode, settings), trace)
+        return self._stream(iter(lines), self.settings(**settings), trace)
+
+    def profile(self, sentences: list[list[int]], **settings: Any) -> dict[str, float]:
+        """Seconds that the parts of decoding one batch of tokens take: encode, decode, merge; none if exported."""
+        if self.decoder is None:  # nobody can look inside
+            return {}
+        source = pad([[*sentence, EOS] for sentence in sentences])
+        return profile(self.decoder, source, self.settings(**settings))._asdict()
+
+    def settings(self, **overrides: Any) -> DecodeSettings:
+        """The model's decoding settings with some changed by name.
+
+        The last ones asked for are kept: to check settings takes a fifth of a millisecond, to translate not much more.
+        """
+        last = self._last_asked
+        if last is None or last[0] != overrides:
+            last = self._last_asked = copy.deepcopy(overrides), with_overrides(self.info.decode, overrides)
+        return last[1]
+
+    def warm_up(self, tokens: int, batch: int = 1, **settings: Any) -> None:
+        """Make ready for sentences of up to so many tokens: on a GPU, what is recorded now no sentence waits for."""
+        if isinstance(self.decoder, RecordedDecoder):
+            self.decoder.warm_up(self.settings(**settings), tokens, batch)
 
     def _stream(self, stream: Iterator[str], chosen: DecodeSettings, trace: bool) -> Iterator[Hypothesis]:
         while chunk := list(itertools.islice(stream, READ_AHEAD * chosen.batch_sentences)):
@@ -168,7 +209,7 @@ class Translator:
     def _decode_batch(self, sentences: list[list[int]], settings: DecodeSettings, trace: bool) -> list[Decoded]:
         if isinstance(self.model, Exported):
             return self.model.decode(sentences, settings)
-        source = pad([[*sentence, EOS] for sentence in sentences]).to(self.device)
+        source = pad([[*sentence, EOS] for sentence in sentences])
         assert self.decoder is not None
         return self.decoder.decode(source, settings, trace)
 

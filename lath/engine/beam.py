@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lath.batches import row_lengths
 from lath.decode import CHECK_EVERY, Beams, Best, Decoded, grow, length_limits
 from lath.engine.beam_attention import BeamMask
 from lath.engine.graphs import recorded, tensors_of
@@ -42,14 +43,21 @@ def batch_size(sentences: int) -> int:
     return 1 << (sentences - 1).bit_length()
 
 
+def filled_up(source: Tensor, batch: int, width: int) -> Tensor:
+    """Sentences in a fixed shape: rows without one hold nothing but EOS; a row more says how many there are."""
+    rows = torch.full((batch + 1, width), PAD)
+    rows[:, 0] = EOS
+    rows[: source.shape[0], : source.shape[1]] = source
+    rows[batch, 0] = source.shape[0]
+    return rows
+
+
 @dataclass
 class _Search:
     """The tensors of one shape, B sentences of S source tokens in W steps, and the recorded work on them."""
 
-    source: Tensor
-    """B x S."""
-    real: Tensor
-    """How many rows are sentences; the others only fill the shape."""
+    inputs: Tensor
+    """(B + 1) x S, as `filled_up` makes it."""
     length: Tensor
     """The number of the next token, from 1."""
     beams: Beams
@@ -73,8 +81,8 @@ class BeamSearch:
 
     @torch.inference_mode()
     def decode(self, source: Tensor) -> list[Decoded]:
-        """Translate B x S source tokens (each sentence ends in EOS); best sorted by length."""
-        lengths = (source != PAD).sum(dim=1).tolist()
+        """Translate B x S source tokens (on the CPU; each sentence ends in EOS), best sorted by length."""
+        lengths = row_lengths(source)
         decoded: list[Decoded] = []
         while (start := len(decoded)) < len(lengths):
             size = batch_size(len(lengths) - start)
@@ -87,17 +95,24 @@ class BeamSearch:
             decoded += self._decode_batch(source[start : start + size, :longest], width)
         return decoded
 
+    def parts(self, source: Tensor) -> tuple[Callable[[], object], Callable[[], object]]:
+        """Encoding by itself; there is nothing to merge."""
+        self.decode(source)
+        return self._search(batch_size(len(source)), source_width(source.shape[1])).begin, lambda: None
+
+    @torch.inference_mode()
+    def prepare(self, batch: int, width: int) -> None:
+        """Record a shape before a sentence needs it."""
+        self._search(batch, width)
+
     def _most_steps(self, width: int) -> int:
         return min(2 * width + 16, self.model.settings.max_positions - 1)
 
     def _decode_batch(self, source: Tensor, width: int) -> list[Decoded]:
-        search = self._search(batch_size(len(source)), width)
-        search.source.fill_(PAD)
-        search.source[:, 0] = EOS
-        search.source[: len(source), : source.shape[1]] = source
-        search.real.fill_(len(source))
+        size, steps = batch_size(len(source)), self._most_steps(width)
+        search = self._search(size, width)
+        search.inputs.copy_(filled_up(source, size, width))
         search.begin()
-        size, steps = len(search.source), self._most_steps(width)
         best = Best.empty(size, steps, self.device)
         for length in range(1, steps + 1):
             search.steps[size]()
@@ -144,13 +159,11 @@ class BeamSearch:
         return pairs[: settings.decoder_layers], pairs[settings.decoder_layers :]
 
     def _record(self, batch: int, width: int, views: tuple[list[KeyValues], list[KeyValues]]) -> _Search:
-        source = torch.full((batch, width), PAD, device=self.device)
-        source[:, 0] = EOS
-        limits = length_limits(source, self.model.settings.max_positions)
+        inputs = filled_up(torch.zeros((0, 0), dtype=torch.long), batch, width).to(self.device)
+        limits = length_limits(inputs[:-1], self.model.settings.max_positions)
         steps = self._most_steps(width)
         search = _Search(
-            source=source,
-            real=torch.tensor(batch, device=self.device),
+            inputs=inputs,
             length=torch.ones((), dtype=torch.long, device=self.device),
             beams=Beams.start(limits, self.beam, steps),
             ancestors=torch.zeros((batch, self.beam, steps), dtype=torch.int32, device=self.device),
@@ -169,10 +182,11 @@ class BeamSearch:
 
     def _begin(self, search: _Search) -> None:
         """Encode the source and start with empty hypotheses; rows that only fill the shape are done at once."""
-        encoded = self.model.encode(search.source)
-        limits = length_limits(search.source, self.model.settings.max_positions)
+        source, real = search.inputs[:-1], search.inputs[-1, 0]
+        encoded = self.model.encode(source)
+        limits = length_limits(source, self.model.settings.max_positions)
         beams = Beams.start(limits, self.beam, search.beams.tokens.shape[2])
-        fills = torch.arange(len(limits), device=self.device) >= search.real
+        fills = torch.arange(len(limits), device=self.device) >= real
         beams = beams._replace(ended=beams.ended.masked_fill(fills, self.beam))
         for kept, new in zip(tensors_of((search.memory, search.beams)), tensors_of((encoded, beams)), strict=True):
             kept.copy_(new)

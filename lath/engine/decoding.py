@@ -1,56 +1,192 @@
-"""How a batch is decoded: plainly (decode.py), or in fixed shapes, recorded on a GPU.
+"""How a batch is decoded:
 
-Both give the same translations; `decode.py` is the oracle. Only the plain way can tell how a translation came about.
+    PlainDecoder     as decode.py writes it down: works everywhere, and is the oracle
+    BatchedDecoder   for a CPU: the pieces of a larger batch are merged together (merge_batch.py)
+    RecordedDecoder  for a GPU: fixed shapes, everything on the device, recorded as CUDA graphs (beam.py, passes.py)
+
+All give the same translations. Only the plain way can tell how one came about.
 """
 
 from __future__ import annotations
+
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from lath.config import DecodeSettings
-from lath.decode import Decoded, decode
-from lath.engine.beam import BeamSearch
+from lath.decode import Decoded, MergedPass, decode, decode_pieces, merge_rows
+from lath.engine.beam import BeamSearch, batch_size, source_width
+from lath.engine.merge_batch import MergeStep, merge_batch
+from lath.engine.merge_kernel import available as has_merge_kernel
+from lath.engine.passes import Passes
 from lath.errors import UserError
-from lath.model import AT, Model
+from lath.merge import Sentence
+from lath.model import AT, LAT, Model, Pieces
 
 ENGINES = ("auto", "plain", "recorded")
+MERGE_TOGETHER = 10
+"""Rows from which merging them together is faster than one after the other (benchmarks/merge.py)."""
+PROFILED_RUNS = 5
+MOST_WAYS = 4
+"""Ways of decoding that are kept ready at a time: each has recordings of its own."""
 
 
 class PlainDecoder:
     """Decoding as decode.py writes it down."""
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    def __init__(self, model: Model, device: torch.device) -> None:
+        self.model, self.device = model, device
 
     def decode(self, source: Tensor, settings: DecodeSettings, trace: bool = False) -> list[Decoded]:
         """Translate B x S source tokens (each sentence ends in EOS)."""
+        return decode(self.model, source.to(self.device), settings, trace)
+
+
+class BatchedDecoder:
+    """Decoding for a CPU: what is the same for all sentences of a larger batch is done for all at once."""
+
+    def __init__(self, model: Model, device: torch.device) -> None:
+        self.model, self.device = model, device
+
+    @torch.inference_mode()
+    def decode(self, source: Tensor, settings: DecodeSettings, trace: bool = False) -> list[Decoded]:
+        """Translate B x S source tokens (each sentence ends in EOS)."""
+        if isinstance(self.model, LAT) and self.merges_together(source, settings) and not trace:
+            return decode_pieces(self.model, source, settings, trace, merge_together)
         return decode(self.model, source, settings, trace)
+
+    def merges_together(self, source: Tensor, settings: DecodeSettings) -> bool:
+        """Whether a batch is large enough to be merged together."""
+        return len(source) * settings.length_candidates >= MERGE_TOGETHER
+
+
+def merge_together(
+    inputs: list[list[int]], written: Pieces, aims: list[int], settings: DecodeSettings, iteration: int, limit: int
+) -> list[MergedPass]:
+    """The fast twin of `decode.merge_rows`."""
+    lengths = torch.tensor([len(shown) for shown in inputs])
+    step = MergeStep(settings.merge_rules, iteration, settings.iterations, limit)
+    merged = merge_batch(written.tokens, written.scores, lengths, torch.tensor(aims), step)
+    rows = zip(*(tensor.tolist() for tensor in merged), strict=True)
+    return [
+        MergedPass(Sentence(ids[:length], scores[:length], []), following[:following_length], None)
+        for ids, scores, length, following, following_length in rows
+    ]
 
 
 class RecordedDecoder:
     """Decoding in fixed shapes; what was recorded for some settings serves all later batches."""
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
-        self._searches: dict[tuple[int, float], BeamSearch] = {}
+    def __init__(self, model: Model, device: torch.device) -> None:
+        self.model, self.device = model, device
+        self._searches: dict[DecodeSettings, BeamSearch | Passes] = {}
 
     def decode(self, source: Tensor, settings: DecodeSettings, trace: bool = False) -> list[Decoded]:
         """Translate B x S source tokens (each sentence ends in EOS)."""
-        if trace or not isinstance(self.model, AT):
-            return decode(self.model, source, settings, trace)
-        asked = settings.beam, settings.length_penalty
-        if asked not in self._searches:
-            self._searches = {asked: BeamSearch(self.model, *asked)}
-        return self._searches[asked].decode(source)
+        if trace:
+            return decode(self.model, source.to(self.device), settings, trace)
+        return self._search(settings).decode(source)
+
+    def warm_up(self, settings: DecodeSettings, tokens: int, batch: int) -> None:
+        """Record what batches of this size, of sentences of up to so many tokens, will need."""
+        search, most = self._search(settings), self.model.settings.max_positions
+        for width in sorted({min(source_width(length), most) for length in range(1, tokens + 2)}):
+            search.prepare(batch_size(batch), width)
+
+    def works(self, source: Tensor, settings: DecodeSettings) -> Works:
+        """A whole decode, its encoding and its merging, to be timed."""
+        search = self._search(settings)
+        return (lambda: search.decode(source), *search.parts(source))
+
+    def _search(self, settings: DecodeSettings) -> BeamSearch | Passes:
+        """What decodes by these settings, made at their first use; the size of a batch makes no difference."""
+        settings = replace(settings, batch_sentences=1)
+        if settings not in self._searches:
+            if len(self._searches) >= MOST_WAYS:
+                del self._searches[next(iter(self._searches))]
+            if isinstance(self.model, AT):
+                self._searches[settings] = BeamSearch(self.model, settings.beam, settings.length_penalty)
+            else:
+                self._searches[settings] = Passes(self.model, settings)
+        return self._searches[settings]
 
 
-Decoder = PlainDecoder | RecordedDecoder
+Decoder = PlainDecoder | BatchedDecoder | RecordedDecoder
+
+
+class Profile(NamedTuple):
+    """Seconds that the parts of a decode take; `decode` is all that is neither of the others."""
+
+    encode: float
+    decode: float
+    merge: float
+
+
+def profile(decoder: Decoder, source: Tensor, settings: DecodeSettings) -> Profile:
+    """Where the time of a decode goes. Encoding and merging are done again by themselves, on what the decode saw."""
+    if isinstance(decoder, RecordedDecoder):
+        whole, encode, merge = decoder.works(source, settings)
+    else:
+        whole, encode, merge = _plain_works(decoder, source, settings)
+    with torch.inference_mode():
+        total, encoding, merging = (_seconds(work, decoder.device) for work in (whole, encode, merge))
+    return Profile(encoding, max(0.0, total - encoding - merging), merging)
+
+
+Works = tuple[Callable[[], object], Callable[[], object], Callable[[], object]]
+"""A whole decode, its encoding, its merging."""
+
+
+def _plain_works(decoder: PlainDecoder | BatchedDecoder, source: Tensor, settings: DecodeSettings) -> Works:
+    model, seen, source = decoder.model, list[tuple[Any, ...]](), source.to(decoder.device)
+    merge = merge_rows
+    if isinstance(model, LAT):
+        if isinstance(decoder, BatchedDecoder) and decoder.merges_together(source, settings):
+            merge = merge_together
+
+        def watch(*arguments: Any) -> list[MergedPass]:
+            seen.append((list(arguments[0]), *arguments[1:]))  # the list of inputs changes from pass to pass
+            return merge(*arguments)
+
+        with torch.inference_mode():
+            decode_pieces(model, source, settings, False, watch)
+    return (
+        lambda: decoder.decode(source, settings),
+        lambda: model.encode(source),
+        lambda: [merge(*arguments) for arguments in seen],
+    )
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    """The median of some runs."""
+    wait: Callable[[], object] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    times = []
+    for number in range(PROFILED_RUNS + 1):
+        wait()
+        began = time.perf_counter()
+        work()
+        wait()
+        if number:  # the first is a warm-up
+            times.append(time.perf_counter() - began)
+    return statistics.median(times)
 
 
 def choose_decoder(model: Model, device: torch.device, engine: str = "auto") -> Decoder:
-    """The decoder by name; `auto` records on a GPU."""
+    """The decoder by name; `auto` records on a GPU, and merges larger batches together on the CPU."""
     if engine not in ENGINES:
         raise UserError(f"unknown engine {engine!r}; use {', '.join(ENGINES[:-1])} or {ENGINES[-1]}")
-    recorded = engine == "recorded" or (engine == "auto" and device.type == "cuda")
-    return RecordedDecoder(model) if recorded else PlainDecoder(model)
+    lacks_kernel = device.type == "cuda" and isinstance(model, LAT) and not has_merge_kernel()
+    if lacks_kernel and engine == "recorded":
+        raise UserError("engine recorded: merging on the GPU needs Triton; pip install triton, or use --engine plain")
+    if lacks_kernel and engine == "auto":
+        warnings.warn("Triton is missing, so pieces are merged on the CPU, which is slower", stacklevel=2)
+        engine = "plain"
+    if engine == "recorded" or (engine == "auto" and device.type == "cuda"):
+        return RecordedDecoder(model, device)
+    return PlainDecoder(model, device) if engine == "plain" else BatchedDecoder(model, device)

@@ -9,12 +9,14 @@ import pytest
 import torch
 import toy
 from safetensors.torch import load_file
+from test_engine_passes import WAYS, sentences, wild_model
 
 from lath.batches import pad
 from lath.config import Kind, NetworkSettings
-from lath.decode import beam_search
+from lath.decode import beam_search, decode
 from lath.engine.beam import BeamSearch
 from lath.engine.beam_attention import BeamMask, _attend_through_table, attend_gathered
+from lath.engine.passes import Passes
 from lath.model import AT, build_model, padded_size, top_tokens
 from lath.train import train
 from lath.translator import choose_device
@@ -62,7 +64,7 @@ def test_recorded_beam_search_is_the_plain_one(beam: int) -> None:
         source = pad(random_sentences(count, count)).to("cuda")
         with torch.inference_mode():
             expected = beam_search(model, source, beam, 0.6)
-        found = search.decode(source)
+        found = search.decode(source.cpu())
         assert [result.ids for result in found] == [result.ids for result in expected]
 
 
@@ -92,3 +94,15 @@ def test_the_kernels_choose_the_tokens_that_the_cpu_chooses(
     assert torch.allclose(found[0].cpu(), expected[0], atol=1e-4)
     # Narrow numbers are often equal, and equals may come in any order: what counts is that the values are these.
     assert torch.equal(logits.gather(1, found[1].cpu()), logits.gather(1, expected[1]))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["CMLM", "LAT"])
+def test_recorded_passes_give_what_the_cpu_gives(kind: Kind, way: str) -> None:
+    model, settings = wild_model(kind, 2), WAYS[way]
+    for count in (1, 7, 16):
+        source = sentences(count, count)
+        expected = decode(model.cpu(), source, settings)
+        found = Passes(model.cuda(), settings).decode(source)
+        assert [result.ids for result in found] == [result.ids for result in expected]
+        assert [result.iterations for result in found] == [result.iterations for result in expected]

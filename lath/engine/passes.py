@@ -1,0 +1,334 @@
+"""CMLM and LAT in fixed shapes: the fast twin of `decode.mask_predict` and `decode.decode_pieces`.
+
+Everything between two passes of the decoder happens on the device: choosing tokens, merging pieces (merge_kernel.py),
+masking, adjusting the length. So a whole decode is two recorded works with one question between them:
+
+    source -> [encoder, lengths] -> how wide must the target be? -> [every pass, the best candidate] -> tokens
+
+Shapes come from a ladder. A sentence that outgrows its width between passes (rare: the text has to merge badly) is
+decoded again in a wider one, so neither padding nor the ladder changes a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lath.batches import row_lengths
+from lath.config import DecodeSettings
+from lath.decode import Decoded
+from lath.engine.beam import batch_size, filled_up, source_width
+from lath.engine.graphs import recorded, tensors_of
+from lath.engine.merge_batch import MergedBatch, MergeStep, merge_batch
+from lath.model import CMLM, LAT, NEVER_WRITTEN_AFTER_BEGIN, KeyValues, Memory
+from lath.vocab import BOS, EOS, MASK, PAD
+
+MOST_POSITIONS = 1 << 16
+"""Rows times target positions of a batch at most, which bounds the logits; a larger batch is cut."""
+MOST_SHAPES = 96
+"""Recorded shapes kept; the oldest is forgotten first."""
+
+
+def target_width(length: int, most: int) -> int:
+    """The ladder of target widths, with room for a text that grows between passes."""
+    return min(source_width(length + length // 8 + 3), most)
+
+
+class State(NamedTuple):
+    """R rows (sentences times length candidates) between two passes."""
+
+    inputs: Tensor
+    """R x T: what the decoder is shown."""
+    lengths: Tensor
+    """R: how much of each row is sentence."""
+    ids: Tensor
+    """R x W: what the last pass wrote, BOS and EOS included."""
+    scores: Tensor
+    """R x W: the log-probability of each."""
+    sizes: Tensor
+    """R: how many of them there are."""
+    overflow: Tensor
+    """R: whether a row has outgrown its width."""
+    passes: Tensor
+    """R: how many passes it took."""
+    done: Tensor
+    """R: whether a pass wrote what the pass before it had written, where that is asked for."""
+
+
+@dataclass
+class _Encoded:
+    """What the first work leaves behind, for B sentences with C length candidates each: R = B x C rows."""
+
+    inputs: Tensor
+    """(B + 1) x S: the source, and below it how many of its rows are sentences (the others only fill the shape)."""
+    lengths: Tensor
+    """R: the likeliest target lengths, 2 or more."""
+    memory: Memory
+    work: Callable[[], None]
+
+    @property
+    def source(self) -> Tensor:
+        """B x S."""
+        return self.inputs[:-1]
+
+    @property
+    def real(self) -> Tensor:
+        """How many rows are sentences."""
+        return self.inputs[-1, 0]
+
+
+class Passes:
+    """Iterative decoding with one model and one way of decoding."""
+
+    def __init__(self, model: CMLM | LAT, settings: DecodeSettings) -> None:
+        self.model, self.settings = model, settings
+        self.device = model.length.table.weight.device
+        self._encoders: dict[tuple[int, int], _Encoded] = {}
+        self._decoders: dict[tuple[int, int, int], Callable[[], Tensor]] = {}
+        self._pool: object = None
+
+    @torch.inference_mode()
+    def decode(self, source: Tensor) -> list[Decoded]:
+        """Translate B x S source tokens (on the CPU; each sentence ends in EOS), best sorted by length."""
+        lengths = row_lengths(source)
+        decoded: list[Decoded] = []
+        while (start := len(decoded)) < len(lengths):
+            size = batch_size(len(lengths) - start)
+            while True:
+                longest = max(lengths[start : start + size])
+                width = min(source_width(longest), self.model.settings.max_positions)
+                if size == 1 or size * self.settings.length_candidates * width <= MOST_POSITIONS:
+                    break
+                size //= 2
+            decoded += self._decode_batch(source[start : start + size, :longest], width)
+        return decoded
+
+    def _decode_batch(self, source: Tensor, width: int) -> list[Decoded]:
+        encoded = self._encoder(batch_size(len(source)), width)
+        encoded.inputs.copy_(filled_up(source, *encoded.source.shape))
+        encoded.work()
+        most = self.model.settings.max_positions
+        wide = target_width(max(encoded.lengths.tolist()), most)
+        while True:
+            found = self._decoder(encoded, wide)().cpu()
+            if wide == most or not found[:, 0].any():
+                break
+            wide = target_width(wide, most)
+        scores: list[float] = found[:, 3].contiguous().view(torch.float64).tolist()
+        return [_read(row, score) for row, score in zip(found[: len(source)].tolist(), scores, strict=False)]
+
+    @torch.inference_mode()
+    def parts(self, source: Tensor) -> tuple[Callable[[], object], Callable[[], object]]:
+        """Encoding by itself, and merging by itself on what the passes write; CMLM has nothing to merge."""
+        self.decode(source)
+        width = source_width(source.shape[1])
+        encoded = self._encoder(batch_size(len(source)), width)
+        encoded.inputs.copy_(filled_up(source, *encoded.source.shape))
+        encoded.work()
+        if isinstance(self.model, CMLM):
+            return encoded.work, lambda: None
+        wide = target_width(max(encoded.lengths.tolist()), self.model.settings.max_positions)
+        state, seen = first_state(self.model, encoded.lengths, wide), []
+        for iteration in range(1, self.settings.iterations + 1):
+            pieces = self.model.pieces(self.model.decode(state.inputs, encoded.memory))
+            step = MergeStep(self.settings.merge_rules, iteration, self.settings.iterations, wide)
+            seen.append((pieces.tokens, pieces.scores, state.lengths, state.lengths, step))
+            state = next_state(self.model, self.settings, encoded.memory, state, encoded.lengths, iteration)
+        return encoded.work, recorded(lambda: [merge(*arguments) for arguments in seen], self.device, self._pool)
+
+    @torch.inference_mode()
+    def prepare(self, batch: int, width: int) -> None:
+        """Record a shape and the target widths that go with it before a sentence needs them."""
+        encoded, most = self._encoder(batch, width), self.model.settings.max_positions
+        for wide in sorted({target_width(length, most) for length in range(2 * width // 3, 4 * width // 3 + 1)}):
+            self._decoder(encoded, wide)
+
+    # ---- the two works --------------------------------------------------------------------------------------------
+
+    def _encoder(self, batch: int, width: int) -> _Encoded:
+        """The encoder for a shape, made at its first use."""
+        if (batch, width) not in self._encoders:
+            self._make_room()
+            inputs = filled_up(torch.zeros((0, 0), dtype=torch.long), batch, width).to(self.device)
+            source, real = inputs[:-1], inputs[-1, 0]
+            lengths, memory = self._encode(source, real)
+            encoded = _Encoded(inputs, lengths, memory, lambda: None)
+
+            def work() -> None:
+                new = self._encode(source, real)
+                for kept, tensor in zip(tensors_of((lengths, memory)), tensors_of(new), strict=True):
+                    kept.copy_(tensor)
+
+            encoded.work = recorded(work, self.device, self._pool)
+            self._encoders[batch, width] = encoded
+        return self._encoders[batch, width]
+
+    def _encode(self, source: Tensor, real: Tensor) -> tuple[Tensor, Memory]:
+        candidates = self.settings.length_candidates
+        memory, scores = self.model.encode(source)
+        lengths = scores.topk(candidates, dim=1).indices.clamp(min=2)
+        fills = torch.arange(len(source), device=self.device) >= real
+        lengths = lengths.masked_fill(fills[:, None], 2).flatten()
+        if candidates > 1:
+            memory = memory.select(torch.arange(len(source), device=self.device).repeat_interleave(candidates))
+        # Copies, since keys and values are parts of one product, and stay in memory one by one.
+        layers = [KeyValues(keys.contiguous(), values.contiguous()) for keys, values in memory.layers]
+        return lengths, Memory(layers, memory.mask.clone())
+
+    def _decoder(self, encoded: _Encoded, wide: int) -> Callable[[], Tensor]:
+        """Every pass for a shape, made at its first use."""
+        shape = (*encoded.source.shape, wide)
+        if shape not in self._decoders:
+            self._make_room()
+            self._decoders[shape] = self._rounds(encoded, wide)
+        return self._decoders[shape]
+
+    def _rounds(self, encoded: _Encoded, wide: int) -> Callable[[], Tensor]:
+        """The passes in one work; in one work each where the device is asked after each whether all are done."""
+        passes = range(1, self.settings.iterations + 1)
+        rounds = [[number] for number in passes] if self.settings.stop_early else [list(passes)]
+        states = [first_state(self.model, encoded.lengths, wide)]
+        works: list[Callable[[], tuple[State, Tensor]]] = []
+        for number in range(len(rounds)):
+            work = recorded(partial(self._round, encoded, states, number, rounds[number]), self.device, self._pool)
+            works.append(work)
+            states.append(work()[0])  # what the next work reads
+
+        def run() -> Tensor:
+            for number, work in enumerate(works, start=1):
+                states[number], summary = work()
+                if self.settings.stop_early and bool(states[number].done.all()):
+                    break
+            return summary
+
+        return run
+
+    def _round(
+        self, encoded: _Encoded, states: list[State], number: int, iterations: list[int]
+    ) -> tuple[State, Tensor]:
+        """Some passes after the state of that number; the first of all states depends on the lengths alone."""
+        wide = states[0].inputs.shape[1]
+        state = states[number] if number else first_state(self.model, encoded.lengths, wide)
+        for iteration in iterations:
+            state = next_state(self.model, self.settings, encoded.memory, state, encoded.lengths, iteration)
+        return state, _summary(state, encoded.real, self.settings.length_candidates)
+
+    def _make_room(self) -> None:
+        if len(self._encoders) + len(self._decoders) >= MOST_SHAPES:
+            self._encoders.clear()
+            self._decoders.clear()
+            self._pool = None
+        if self._pool is None and self.device.type == "cuda":
+            self._pool = torch.cuda.graph_pool_handle()
+
+
+def first_state(model: CMLM | LAT, lengths: Tensor, wide: int) -> State:
+    """All masks; CMLM is given BOS and EOS."""
+    places = torch.arange(wide, device=lengths.device)
+    inputs = torch.where(places < lengths[:, None], MASK, PAD)
+    if isinstance(model, CMLM):
+        inputs = torch.where(places == lengths[:, None] - 1, EOS, inputs)
+        inputs[:, 0] = BOS
+    scores = torch.zeros(inputs.shape, device=lengths.device)
+    overflow = lengths > wide
+    return State(inputs, lengths, inputs, scores, lengths, overflow, torch.zeros_like(lengths), overflow & False)
+
+
+def next_state(
+    model: CMLM | LAT, settings: DecodeSettings, memory: Memory, state: State, first_lengths: Tensor, iteration: int
+) -> State:
+    """One pass of the decoder, and what it is shown in the next."""
+    if isinstance(model, CMLM):
+        new = _fill_masks(model, memory, state, iteration, settings.iterations)
+    else:
+        new = _merge_pieces(model, settings, memory, state, first_lengths, iteration)
+    if not settings.stop_early or iteration == 1:
+        return new
+    same = (new.sizes == state.sizes) & (new.ids == state.ids).all(dim=1)
+    kept = state.done[:, None]
+    return new._replace(
+        ids=torch.where(kept, state.ids, new.ids),
+        scores=torch.where(kept, state.scores, new.scores),
+        sizes=torch.where(state.done, state.sizes, new.sizes),
+        passes=torch.where(state.done, state.passes, new.passes),
+        done=state.done | same,
+    )
+
+
+def _merge_pieces(
+    model: LAT, settings: DecodeSettings, memory: Memory, state: State, first_lengths: Tensor, iteration: int
+) -> State:
+    """Write a piece at each position, merge them, mask the least certain tokens and adjust the length."""
+    pieces = model.pieces(model.decode(state.inputs, memory))
+    wide = state.inputs.shape[1]
+    aims = state.lengths if settings.adjust_towards == "current" else first_lengths
+    step = MergeStep(settings.merge_rules, iteration, settings.iterations, wide)
+    merged = merge(pieces.tokens, pieces.scores, state.lengths, aims, step)
+    # Between passes a text is never adjusted beyond the longer of its own length and its input's.
+    overflow = state.overflow | (merged.lengths > wide) if iteration < settings.iterations else state.overflow
+    return state._replace(
+        inputs=merged.next_ids,
+        lengths=merged.next_lengths,
+        ids=merged.ids,
+        scores=merged.scores,
+        sizes=merged.lengths,
+        overflow=overflow,
+        passes=torch.full_like(state.passes, iteration),
+    )
+
+
+def merge(tokens: Tensor, scores: Tensor, lengths: Tensor, aims: Tensor, step: MergeStep) -> MergedBatch:
+    """Merge on the device where there is a kernel for it, else on the CPU."""
+    if tokens.is_cuda:
+        from lath.engine.merge_kernel import merge_on_device
+
+        return merge_on_device(tokens, scores, lengths, aims, step)
+    return merge_batch(tokens, scores, lengths, aims, step)
+
+
+def _fill_masks(model: CMLM, memory: Memory, state: State, iteration: int, iterations: int) -> State:
+    """Fill all masks, then mask the least certain words again; visible tokens keep their old scores."""
+    inputs, lengths = state.inputs, state.lengths
+    states = model.decode(inputs, memory)
+    values, filled = model.body.best_tokens(model.before_output(states), (*NEVER_WRITTEN_AFTER_BEGIN, EOS))
+    hidden = inputs == MASK
+    ids, scores = torch.where(hidden, filled, inputs), torch.where(hidden, values, state.scores)
+    places = torch.arange(inputs.shape[1], device=inputs.device)
+    words = (places > 0) & (places < lengths[:, None] - 1)
+    masks = (lengths - 2) * (iterations - iteration) // iterations
+    # A word's rank is the number of words with a lower score, or with the same one and further to the left.
+    ordered = scores.masked_fill(~words, torch.inf)
+    lower = (ordered[:, None, :] < ordered[:, :, None]) | (
+        (ordered[:, None, :] == ordered[:, :, None]) & (places < places[:, None])
+    )
+    again = words & (lower.sum(dim=2) < masks[:, None])
+    return state._replace(
+        inputs=torch.where(again, MASK, ids), ids=ids, scores=scores, passes=torch.full_like(state.passes, iteration)
+    )
+
+
+def _summary(state: State, real: Tensor, candidates: int) -> Tensor:
+    """B x (4 + W), int64, of the best candidate of each sentence: outgrown, size, passes, score as its bits, tokens."""
+    places = torch.arange(state.ids.shape[1], device=state.ids.device)
+    words = (places > 0) & (places < state.sizes[:, None] - 1)
+    sums = torch.where(words, state.scores.double(), 0.0).sum(dim=1)
+    # As in decode.py, an empty sentence is as bad as can be.
+    means = torch.where(state.sizes > 2, sums / (state.sizes - 2).clamp(min=1), -torch.inf)
+    # The first of the best, which is the likelier length.
+    best = means.view(-1, candidates)
+    ahead = torch.where(best == best.max(dim=1, keepdim=True).values, torch.arange(candidates, device=means.device), 9)
+    rows = torch.arange(len(best), device=means.device) * candidates + ahead.min(dim=1).values
+    grown = state.overflow.view(-1, candidates).any(dim=1) & (torch.arange(len(best), device=means.device) < real)
+    columns = [grown.long(), state.sizes[rows].long(), state.passes[rows].long(), means[rows].view(torch.int64)]
+    return torch.cat([torch.stack(columns, dim=1), state.ids[rows].long()], dim=1)
+
+
+def _read(row: list[int], score: float) -> Decoded:
+    """A sentence of the summary: its tokens stand between BOS and EOS."""
+    _, size, passes, _, *ids = row
+    return Decoded(ids[1 : size - 1], score, passes)

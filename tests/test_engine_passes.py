@@ -1,0 +1,99 @@
+"""CMLM and LAT in fixed shapes give what the plain decoder gives."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from lath.batches import pad
+from lath.config import DecodeSettings, Kind, NetworkSettings
+from lath.decode import decode
+from lath.engine.passes import Passes, target_width
+from lath.model import CMLM, LAT, build_model
+from lath.vocab import EOS
+
+SMALL = NetworkSettings(
+    width=32, heads=4, feedforward=48, encoder_layers=1, decoder_layers=2, max_positions=96, dropout=0.0
+)
+WAYS = {
+    "one pass": DecodeSettings(iterations=1),
+    "four": DecodeSettings(iterations=4),
+    "candidates": DecodeSettings(iterations=3, length_candidates=3),
+    "paper": DecodeSettings(iterations=3, rules="paper", adjust_towards="first"),
+    "early": DecodeSettings(iterations=6, stop_early=True, length_candidates=2),
+}
+
+
+def wild_model(kind: Kind, seed: int) -> CMLM | LAT:
+    """A random model with something to say everywhere; its length predictor knows short lengths only."""
+    settings = dataclasses.replace(SMALL, kind=kind)
+    model = build_model(settings, 40, 40, True, torch.Generator().manual_seed(seed)).eval()
+    assert isinstance(model, CMLM | LAT)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "table" in name or "positions" in name:
+                parameter.mul_(12)
+        model.length.table.weight[30:] = 0.0
+    return model
+
+
+def sentences(count: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 20, (count,), generator=generator).tolist()
+    return pad([[*torch.randint(6, 40, (length,), generator=generator).tolist(), EOS] for length in lengths])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["CMLM", "LAT"])
+def test_fixed_shapes_give_what_the_plain_decoder_gives(kind: Kind, way: str) -> None:
+    for seed in (2, 7):
+        model, settings = wild_model(kind, seed), WAYS[way]
+        passes = Passes(model, settings)
+        for count in (1, 7, 16):
+            source = sentences(count, seed + count)
+            found, expected = passes.decode(source), decode(model, source, settings)
+            assert [result.ids for result in found] == [result.ids for result in expected]
+            assert [result.iterations for result in found] == [result.iterations for result in expected]
+            assert [result.score for result in found] == pytest.approx([result.score for result in expected], abs=1e-5)
+
+
+def test_a_text_that_grows_beyond_its_width_is_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, settings = wild_model("LAT", 5), DecodeSettings(iterations=4)
+    monkeypatch.setattr("lath.engine.passes.target_width", lambda length, most: min(length + 1, most))
+    passes, source = Passes(model, settings), sentences(6, 0)
+    found = passes.decode(source)
+    assert len(passes._decoders) > 1
+    assert [result.ids for result in found] == [result.ids for result in decode(model, source, settings)]
+
+
+def test_a_large_batch_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, settings = wild_model("LAT", 3), DecodeSettings(iterations=2)
+    expected = Passes(model, settings).decode(sentences(9, 4))
+    monkeypatch.setattr("lath.engine.passes.MOST_POSITIONS", 60)
+    passes = Passes(model, settings)
+    assert [result.ids for result in passes.decode(sentences(9, 4))] == [result.ids for result in expected]
+    assert max(batch for batch, _ in passes._encoders) < 9
+
+
+def test_old_shapes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lath.engine.passes.MOST_SHAPES", 3)
+    model, settings = wild_model("CMLM", 1), DecodeSettings(iterations=2)
+    passes = Passes(model, settings)
+    for count in (1, 2, 4, 8, 16):
+        source = sentences(count, count)
+        assert [r.ids for r in passes.decode(source)] == [r.ids for r in decode(model, source, settings)]
+        assert len(passes._encoders) + len(passes._decoders) <= 4
+
+
+def test_stopping_early_saves_passes() -> None:
+    model, settings = wild_model("LAT", 7), WAYS["early"]
+    source = sentences(16, 3)
+    taken = {result.iterations for result in decode(model, source, settings)}
+    assert min(taken) < 6
+    assert {r.iterations for r in decode(model, source, dataclasses.replace(settings, stop_early=False))} == {6}
+
+
+def test_widths_leave_room() -> None:
+    assert [target_width(length, 512) for length in (2, 20, 30, 100, 500)] == [8, 32, 40, 128, 512]
