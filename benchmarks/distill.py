@@ -17,33 +17,17 @@ import time
 from pathlib import Path
 
 import torch
+from random_models import write_random_model
 
 import lath
-from lath.checkpoint import ModelInfo, save_model
-from lath.config import DecodeSettings, NetworkSettings
+from lath.config import NetworkSettings
 from lath.export import export
 from lath.files import read_lines
-from lath.model import AT, build_model
 from lath.translator import Translator, load
-from lath.vocab import EOS, learn_sentencepiece
+from lath.vocab import learn_sentencepiece
 
-SEED = 1
 VOCABULARY_LINES = 50_000
 QUANTIZATIONS = ("float32", "int8")
-
-
-def write_random_model(directory: Path, text: Path, network: NetworkSettings, vocabulary: int, tokens: int) -> None:
-    """A model directory with random weights that writes translations of `tokens` tokens each."""
-    vocab = learn_sentencepiece(itertools.islice(read_lines(text), VOCABULARY_LINES), vocabulary)
-    model = build_model(network, vocab.size, vocab.size, True, torch.Generator().manual_seed(SEED))
-    assert isinstance(model, AT)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith(("output.weight", "narrow.weight")):
-                parameter.mul_(0.05)  # layers hardly change what runs through them: token and position
-        model.body.target_positions.weight[tokens:] = 10 * model.body.output_matrix[EOS]
-    info = ModelInfo(network, DecodeSettings(), "xx", "yy", vocab.size, vocab.size, True, network.max_positions - 2, 0)
-    save_model(directory, model.state_dict(), info, (vocab, vocab))
 
 
 def measure(
@@ -103,7 +87,9 @@ def main() -> None:
             model = Path(folder) / "model"
             layers, width = arguments.layers, arguments.width
             network = NetworkSettings("AT", width, 8, 4 * width, layers, layers, dropout=0.0)
-            write_random_model(model, arguments.text, network, arguments.vocabulary, arguments.tokens)
+            lines_to_learn = itertools.islice(read_lines(arguments.text), VOCABULARY_LINES)
+            vocab = learn_sentencepiece(lines_to_learn, arguments.vocabulary)
+            write_random_model(model, vocab, network, arguments.tokens)
         systems = {"lath fp32": load(model, "cpu")}
         for quantization in QUANTIZATIONS:
             export(model, Path(folder) / quantization, quantization=quantization)

@@ -1,10 +1,12 @@
 """How long LAT decodes one sentence on one CPU thread: fp32, bf16, int8, and int8 with a shortlist.
 
-    OMP_NUM_THREADS=1 python benchmarks/int8.py
+    OMP_NUM_THREADS=1 python benchmarks/int8.py [--peers DATA]
 
 Random weights and a source of fixed length; every pass has the same number of positions, so that the engines do the
-same work whatever they write. Repeats are interleaved, medians count. Prints a card, a table of milliseconds with the
-share of each part, and one line of JSON last.
+same work whatever they write. With --peers (the extra bench; a directory of `lath prepare` for its vocabulary) AT
+models of the same size are exported to CTranslate2 and decode greedily in the same rounds: as many layers on both
+sides, and twice as many in the encoder with one in the decoder. Repeats are interleaved, medians count. Prints a card,
+a table of milliseconds with the share of each part, and one line of JSON last.
 """
 
 from __future__ import annotations
@@ -14,21 +16,27 @@ import gc
 import json
 import platform
 import statistics
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
+from random_models import write_random_model
 from torch import Tensor
 
 import lath
 from lath.config import NetworkSettings
 from lath.engine.int8 import choose_backend, quantise
 from lath.engine.shortlist import with_shortlist
+from lath.export import export
+from lath.exported import import_ctranslate2, token_names
 from lath.merge import RULE_SETS, mask_count, merge_pieces, next_input, wrap
 from lath.model import LAT, build_model
-from lath.vocab import BOS, EOS, MASK, SPECIALS
+from lath.vocab import BOS, EOS, MASK, SPECIALS, load_vocabs
 
 PARTS = ("shortlist", "encode", "decode", "pieces", "merge")
 
@@ -42,6 +50,8 @@ class Row:
     milliseconds: float
     times_fp32: float
     """How many times as fast as fp32 with as many iterations."""
+    times_peer: float | None
+    """How many times as fast as the first peer."""
     shares: dict[str, float]
 
 
@@ -101,6 +111,39 @@ def engines(options: argparse.Namespace) -> dict[str, Callable[[Tensor, int], Co
     }
 
 
+def peers(options: argparse.Namespace, folder: Path) -> dict[str, Callable[[Tensor, int], Counter[str]]]:
+    """AT models of the same size in CTranslate2, int8, that write as many tokens as the source has; with all of the
+    vocabulary, and with as many candidates as our shortlist has.
+
+    The engine is called directly: by our own rules (exported.py) a network that writes at random is searched twice.
+    """
+    ctranslate2 = import_ctranslate2()
+    vocab = load_vocabs(options.peers)[1]
+    names = token_names(vocab)
+    found: dict[str, Callable[[Tensor, int], Counter[str]]] = {}
+    for encoder, decoder in ((options.layers, options.layers), (2 * options.layers, 1)):
+        name = f"{encoder}-{decoder}"
+        network = NetworkSettings("AT", options.width, 8, 4 * options.width, encoder, decoder, dropout=0.0)
+        write_random_model(folder / name, vocab, network, options.tokens)
+        export(folder / name, folder / f"{name}-int8", quantization="int8")
+        candidates = " ".join(names[len(SPECIALS) : len(SPECIALS) + options.shortlist])
+        (folder / f"{name}-int8" / "vmap.txt").write_text(f"\t{candidates}\n", encoding="utf-8")
+        engine = ctranslate2.Translator(str(folder / f"{name}-int8"), compute_type="int8", intra_threads=1)
+        for short in (False, True):
+
+            def search(source: Tensor, iterations: int, engine: Any = engine, short: bool = short) -> Counter[str]:
+                words = [names[id] for id in source[0, :-1].tolist()]
+                began = time.perf_counter()
+                engine.translate_batch(
+                    [words], beam_size=1, use_vmap=short, min_decoding_length=options.tokens,
+                    max_decoding_length=options.tokens,
+                )  # fmt: skip
+                return Counter(decode=time.perf_counter() - began)
+
+            found[f"CTranslate2 int8 AT {name}" + " + shortlist" * short] = search
+    return found
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="Time LAT on one CPU thread.", epilog=__doc__.split("\n")[2].strip())
@@ -111,8 +154,11 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6, help="layers of the encoder and of the decoder (default 6)")
     parser.add_argument("--iterations", type=int, nargs="+", default=[1, 4], help="passes (default 1 4)")
     parser.add_argument("--repeats", type=int, default=11, help="rounds, of which the median counts (default 11)")
+    parser.add_argument("--peers", type=Path, metavar="DATA", help="also CTranslate2, with this vocabulary")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.peers:
+        options.vocabulary = load_vocabs(options.peers)[1].size
     card = {
         "lath": lath.__version__, "torch": torch.__version__, "backend": choose_backend(),
         "processor": platform.machine(), "tokens": options.tokens, "vocabulary": options.vocabulary,
@@ -124,6 +170,11 @@ def main() -> None:
     source = torch.randint(6, options.vocabulary, (1, options.tokens + 1), generator=torch.Generator().manual_seed(3))
     source[0, -1] = EOS
     spent: dict[tuple[str, int], list[Counter[str]]] = {(way, n): [] for way in ways for n in options.iterations}
+    if options.peers:
+        with tempfile.TemporaryDirectory() as folder:
+            found = peers(options, Path(folder))
+        ways.update(found)
+        spent.update({(way, 1): [] for way in found})
     gc.collect()
     gc.freeze()  # what was loaded need not be looked at by every collection
     for _ in range(options.repeats + 1):
@@ -136,14 +187,15 @@ def main() -> None:
         total = sum(times[1:], Counter())
         shares = {part: round(total[part] / total.total(), 3) for part in PARTS if part in total}
         milliseconds = typical[way, count]
-        rows.append(
-            Row(way, count, round(1000 * milliseconds, 2), round(typical["fp32", count] / milliseconds, 2), shares)
-        )
-    print("| engine | iterations | ms | times fp32 | " + " | ".join(PARTS) + " |")
-    print("|---|--:|--:|--:|" + "--:|" * len(PARTS))
+        peer = typical[next(iter(found)), 1] / milliseconds if options.peers else None
+        fp32 = typical["fp32", count] / milliseconds
+        rows.append(Row(way, count, round(1000 * milliseconds, 2), round(fp32, 2), peer and round(peer, 2), shares))
+    print("| engine | iterations | ms | times fp32 | times the first peer | " + " | ".join(PARTS) + " |")
+    print("|---|--:|--:|--:|--:|" + "--:|" * len(PARTS))
     for row in rows:
         shares_ = " | ".join(f"{row.shares[part]:.0%}" if part in row.shares else "" for part in PARTS)
-        print(f"| {row.engine} | {row.iterations} | {row.milliseconds} | {row.times_fp32} | {shares_} |")
+        figures = f"{row.iterations} | {row.milliseconds} | {row.times_fp32} | {row.times_peer or ''}"
+        print(f"| {row.engine} | {figures} | {shares_} |")
     print(json.dumps({"benchmark": "int8", **card, "rows": [asdict(row) for row in rows]}))
 
 

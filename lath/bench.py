@@ -28,7 +28,7 @@ from lath import __version__
 from lath.curves import new_figure, plot_pareto
 from lath.errors import UserError, did_you_mean
 from lath.evaluate import Score, evaluate
-from lath.exported import Exported, is_exported
+from lath.exported import is_exported
 from lath.files import misaligned, read_lines
 from lath.progress import Bar
 from lath.sentences import Text, TokenRange, choose_text, taken_whole, usable_lines, whole_batches
@@ -53,7 +53,7 @@ class Ways:
     """How to measure."""
 
     device: str = "auto"
-    precision: str = "fp32"
+    precision: str = "auto"
     """Of models that are not exported: an exported one has its own."""
     threads: int | None = None
     """Of the CPU; None leaves it to torch."""
@@ -113,14 +113,13 @@ def load_rows(models: Sequence[Path], ways: Ways) -> list[Row]:
     for path, label in zip(models, labels(models), strict=True):
         before = _gpu_bytes()
         # An exported model has the precision it was exported with, whatever the others are asked for.
-        loaded = load(path, ways.device, "fp32" if is_exported(path) else ways.precision)
+        loaded = load(path, ways.device, "auto" if is_exported(path) else ways.precision)
         weights = _gpu_bytes() - before
-        precision = loaded.model.precision if isinstance(loaded.model, Exported) else ways.precision
         also_plain = ways.plain and loaded.engine not in ("plain", "ctranslate2")
         kind = loaded.info.network.kind
         for overrides in variants(kind, ways.overrides):
             name = f"{label}/{variant_name(kind, overrides)}"
-            row = Row(name, str(path), loaded.with_engine(), overrides, precision, weights)
+            row = Row(name, str(path), loaded.with_engine(), overrides, loaded.precision, weights)
             rows.append(row)
             if also_plain:
                 rows.append(dataclasses.replace(row, name=f"{name}/plain", translator=loaded.with_engine("plain")))
@@ -175,7 +174,7 @@ class GpuMemory:
 
 
 def _gpu_bytes() -> int:
-    return torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
+    return sum(torch.cuda.memory_allocated(number) for number in range(torch.cuda.device_count()))
 
 
 def wait(device: torch.device) -> None:

@@ -102,6 +102,17 @@ def _add_making(verbs: Any) -> None:
         "--best", type=_count, metavar="N", default=5, help="checkpoints to average, the best at validation (5)"
     )
 
+    shortlist = _verb(verbs, "shortlist", _shortlist, "Give a model a shortlist of tokens: faster on a CPU.",
+                      "lath shortlist data/prepared runs/lat/model")  # fmt: skip
+    shortlist.add_argument("data", type=Path, help="directory of lath prepare, with the model's vocabulary")
+    shortlist.add_argument(
+        "model", type=Path, help="model directory; translate with --set decode.shortlist=true afterwards"
+    )
+    shortlist.add_argument("--near", type=_count, metavar="N", default=100, help="tokens for each source token (100)")
+    shortlist.add_argument(
+        "--frequent", type=_count, metavar="N", default=1000, help="tokens for every sentence (1000)"
+    )
+
     export = _verb(verbs, "export", _export, "Write an AT model for another program.",
                    "lath export runs/teacher/model runs/teacher/int8 --to ctranslate2 --quantization int8")  # fmt: skip
     export.add_argument("model", type=Path, help="model directory of an AT model")
@@ -161,7 +172,9 @@ def _add_bench(verbs: Any) -> None:
     """The verb that measures speed."""
     bench = _verb(verbs, "bench", _bench, "Measure how fast models translate, all in one run.",
                   "lath bench runs/at/model runs/lat/model test.de --references test.en --plot speed.svg")  # fmt: skip
-    bench.add_argument("models", metavar="model", type=Path, nargs="+", help="model directories, or of lath export")
+    bench.add_argument(
+        "models", metavar="model", type=Path, nargs="+", help="model directories, or ones of lath export"
+    )
     bench.add_argument("data", type=Path, help="source text, one sentence a line: plain, .gz or .xz")
     bench.add_argument(
         "--references", type=Path, metavar="FILE", help="the right translations, line n for line n: adds BLEU"
@@ -203,7 +216,11 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_precision(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--precision", default="fp32", help="fp32 (default) or bf16, which is faster on a GPU")
+    parser.add_argument(
+        "--precision",
+        default="auto",
+        help="auto (default: fp16 on a GPU, int8 on a CPU unless the network is narrow), fp32, bf16, fp16 or int8",
+    )
 
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:
@@ -268,6 +285,12 @@ def _average(arguments: argparse.Namespace) -> None:
 
     for checkpoint in average_run(arguments.run_directory, arguments.best, arguments.out):
         print(checkpoint.state)
+
+
+def _shortlist(arguments: argparse.Namespace) -> None:
+    from lath.engine.shortlist import add_shortlist
+
+    print(add_shortlist(arguments.data, arguments.model, arguments.near, arguments.frequent))
 
 
 def _export(arguments: argparse.Namespace) -> None:

@@ -179,6 +179,8 @@ class DecodeSettings:
     """The length aimed at between passes (LAT): that of the pass's own input, or the first predicted one."""
     stop_early: bool = False
     """A sentence is done when a pass writes what the pass before it wrote (CMLM, LAT)."""
+    shortlist: bool = False
+    """Choose only among tokens that are likely for the source (on a CPU): faster, needs `lath shortlist`."""
     batch_sentences: int = 64
     """Sentences decoded side by side; the output does not depend on it."""
 

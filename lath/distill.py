@@ -51,7 +51,8 @@ def distill(
         )  # the text does not depend on it; a smaller one may let a run go on
         lines = count_lines(source)
         size = shard_lines or _begun_size(shards) or max(SHARD_LINES, READ_AHEAD * batch)
-        _claim(shards, {"model": _fingerprint(model), "settings": decoding, "shard size": size})
+        job = {"model": _fingerprint(model), "precision": translator.precision, "settings": decoding}
+        _claim(shards, {**job, "shard size": size})
         return lines, size
 
     def join() -> None:

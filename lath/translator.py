@@ -6,7 +6,6 @@ mt.translate(["Guten Morgen.", ""])        # same length, same order, blank stay
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,16 @@ from lath.batches import pad
 from lath.checkpoint import LoadedModel, ModelInfo, load_model
 from lath.config import DecodeSettings, check_decode, settings_from_tree, to_tree
 from lath.decode import Decoded, Pass
-from lath.engine.decoding import BatchedDecoder, PlainDecoder, RecordedDecoder, choose_decoder, profile
+from lath.engine.decoding import (
+    BatchedDecoder,
+    PlainDecoder,
+    RecordedDecoder,
+    choose_decoder,
+    choose_precision,
+    profile,
+    with_precision,
+)
+from lath.engine.shortlist import Shortlist, has_shortlist, load_shortlist
 from lath.errors import UserError
 from lath.exported import Exported, LoadedExport, is_exported, load_exported
 from lath.merge import MergeRules
@@ -27,7 +35,6 @@ from lath.model import Model
 from lath.split import split_long
 from lath.vocab import EOS, Vocab
 
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 READ_AHEAD = 32
 """Batches' worth of lines read at once, so that sentences of like length can share a batch."""
 
@@ -67,21 +74,22 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def load(model: str | Path, device: str = "auto", precision: str = "fp32", engine: str = "auto") -> Translator:
-    """Load a model directory for translation; precision bf16 halves the weights and is faster on a GPU.
+def load(model: str | Path, device: str = "auto", precision: str = "auto", engine: str = "auto") -> Translator:
+    """Load a model directory for translation, by default as fast as the device can.
 
     A directory of `lath export` runs on the CPU, in the precision it was exported with and by its own engine.
     """
     directory = Path(model)
     chosen = choose_device(preferred_device(directory, device))
-    if precision not in PRECISIONS:
-        raise UserError(f"unknown precision {precision!r}; use {', '.join(PRECISIONS)}")
     if not is_exported(directory):
         loaded = load_model(directory, chosen)
-        return Translator(replace(loaded, model=loaded.model.to(PRECISIONS[precision])), chosen, engine)
+        precision = choose_precision(precision, loaded.info.network, chosen, engine)
+        shortlist = load_shortlist(directory) if has_shortlist(directory) else None
+        loaded = replace(loaded, model=with_precision(loaded.model, precision))
+        return Translator(loaded, chosen, engine, precision, shortlist)
     if chosen.type != "cpu":
         raise UserError(f"{directory}: an exported model runs on the CPU; use --device cpu, or the model it came from")
-    if PRECISIONS[precision] != torch.float32:
+    if precision != "auto":
         raise UserError(
             f"{directory}: an exported model has the precision it was exported with; leave out --precision {precision} "
             f"or export the model again with another --quantization"
@@ -91,7 +99,8 @@ def load(model: str | Path, device: str = "auto", precision: str = "fp32", engin
             f"{directory}: an exported model is run by CTranslate2; leave out --engine {engine}, "
             f"or use the model it came from"
         )
-    return Translator(load_exported(directory, torch.get_num_threads()), chosen)
+    exported = load_exported(directory, torch.get_num_threads())
+    return Translator(exported, chosen, precision=exported.model.precision)
 
 
 def preferred_device(model: Path, name: str) -> str:
@@ -116,15 +125,25 @@ def with_overrides(settings: DecodeSettings, overrides: dict[str, Any]) -> Decod
 class Translator:
     """A loaded model that translates text."""
 
-    def __init__(self, loaded: LoadedModel | LoadedExport, device: torch.device, engine: str = "auto") -> None:
-        self._loaded = loaded
+    def __init__(
+        self,
+        loaded: LoadedModel | LoadedExport,
+        device: torch.device,
+        engine: str = "auto",
+        precision: str = "fp32",
+        shortlist: Shortlist | None = None,
+    ) -> None:
+        """`precision` is what the loaded model is in already."""
+        self._loaded, self._shortlist, self.precision = loaded, shortlist, precision
         self.model: Model | Exported = loaded.model
         self.info: ModelInfo = loaded.info
         self.source_vocab: Vocab = loaded.source_vocab
         self.target_vocab: Vocab = loaded.target_vocab
         self.device = device
-        self.decoder = None if isinstance(self.model, Exported) else choose_decoder(self.model, device, engine)
-        self._last_asked: tuple[dict[str, Any], DecodeSettings] | None = None
+        self.decoder = None
+        if not isinstance(self.model, Exported):
+            self.decoder = choose_decoder(self.model, device, engine, shortlist)
+        self._last_asked: tuple[str, DecodeSettings] = "", self.info.decode
 
     @property
     def engine(self) -> str:
@@ -135,7 +154,7 @@ class Translator:
 
     def with_engine(self, engine: str = "auto") -> Translator:
         """The same weights with a decoder of its own, which shares nothing it has recorded."""
-        return Translator(self._loaded, self.device, engine)
+        return Translator(self._loaded, self.device, engine, self.precision, self._shortlist)
 
     def translate(self, lines: Iterable[str], **settings: Any) -> list[str]:
         """Translations, one for each line; settings are those of `DecodeSettings`, for example iterations=4."""
@@ -159,10 +178,11 @@ class Translator:
 
         The last ones asked for are kept: to check settings takes a fifth of a millisecond, to translate not much more.
         """
-        last = self._last_asked
-        if last is None or last[0] != overrides:
-            last = self._last_asked = copy.deepcopy(overrides), with_overrides(self.info.decode, overrides)
-        return last[1]
+        asked, (last_asked, chosen) = repr(overrides), self._last_asked  # repr tells 1 from True, as checking does
+        if asked != last_asked:
+            chosen = with_overrides(self.info.decode, overrides)
+            self._last_asked = asked, chosen
+        return chosen
 
     def warm_up(self, tokens: int, batch: int = 1, **settings: Any) -> None:
         """Make ready for sentences of up to so many tokens: on a GPU, what is recorded now no sentence waits for."""

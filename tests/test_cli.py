@@ -27,7 +27,7 @@ import lath.translator
 from lath.cli import build_parser, main, verb_parsers
 
 ROOT = Path(__file__).parents[1]
-VERBS = ("prepare", "train", "distill", "average", "export", "translate", "evaluate", "show")
+VERBS = ("prepare", "train", "distill", "average", "shortlist", "export", "translate", "evaluate", "bench", "show")
 Capsys = pytest.CaptureFixture[str]
 
 
@@ -190,6 +190,19 @@ def test_an_exported_model_is_a_model(toy_run: Runs, toy_folder: Path, tmp_path:
     assert ok(capsys, "show", out, "ba ko") == ok(capsys, "show", model, "ba ko")
     ok(capsys, "export", model, tmp_path / "int8", "--quantization", "int8")
     assert len(ok(capsys, "translate", tmp_path / "int8", text).splitlines()) == 100
+
+
+def test_an_engine_by_name(toy_run: Runs, text: Path, tmp_path: Path, capsys: Capsys) -> None:
+    model = toy_run("LAT") / "model"
+    expected = ok(capsys, "translate", model, text)
+    assert ok(capsys, "translate", model, text, "--engine", "plain", "--device", "cpu") == expected
+    out = tmp_path / "out"
+    assert ok(capsys, "distill", model, text, out, "--engine", "plain", "--device", "cpu") == f"{out}: 3 lines\n"
+    assert out.read_text(encoding="utf-8") == expected
+    for verb, things in (("translate", [text]), ("distill", [text, tmp_path / "other"])):
+        assert refused(capsys, verb, model, *things, "--engine", "quick") == (
+            "unknown engine 'quick'; use auto, plain or recorded"
+        )
 
 
 def test_show_a_translation_step_by_step(toy_run: Runs, capsys: Capsys) -> None:

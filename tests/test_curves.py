@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lath.curves import BLOCKS, plot_curves, sparkline
+from lath.curves import BLOCKS, frontier, plot_curves, plot_pareto, sparkline
 from lath.errors import UserError
 
 
@@ -45,6 +45,29 @@ def test_a_picture_is_what_its_name_says(tmp_path: Path, ending: str, start: byt
     assert path.read_bytes().startswith(start)
     plot_curves({}, "nothing yet", path)
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    ("points", "best"),
+    [
+        ([], []),
+        ([(3.0, 1.0)], [0]),
+        ([(3.0, 30.0), (1.0, 20.0), (2.0, 25.0)], [1, 2, 0]),
+        ([(1.0, 30.0), (2.0, 29.0), (3.0, 30.0)], [0]),  # dearer and no better
+        ([(1.0, 20.0), (1.0, 21.0)], [1]),
+        ([(1.0, 20.0), (1.0, 20.0)], [0]),
+    ],
+)
+def test_the_frontier_holds_what_nothing_beats(points: list[tuple[float, float]], best: list[int]) -> None:
+    assert frontier(points) == best
+
+
+def test_a_picture_of_quality_against_cost(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    points = {f"row {number}": (1.5**number, 20.0 + number % 7) for number in range(12)}
+    plot_pareto(points, ("some test", "ms", "BLEU"), tmp_path / "speed.svg")
+    drawn = (tmp_path / "speed.svg").read_text(encoding="utf-8")
+    assert all(f"<!-- {name} -->" in drawn for name in [*points, "some test", "ms", "BLEU"])
 
 
 def test_other_endings_are_refused(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ class Watched:
 
     def __init__(self, translator: Translator, fail_at: str | None = None) -> None:
         self.translator, self.info, self.fail_at = translator, translator.info, fail_at
+        self.precision = translator.precision
         self.asked: list[str] = []
 
     def hypotheses(self, lines: list[str], **settings: Any) -> Iterator[Hypothesis]:
@@ -318,7 +319,7 @@ def test_an_exported_teacher_goes_on_after_a_failure(exported: Path, source: Pat
 def test_another_export_is_another_teacher(model: Path, exported: Path, source: Path, unfinished: Path) -> None:
     """Of other weights, or of the same ones in fewer bits: the shards of one are not continued by another."""
     told = refusal(Watched(load(exported)), exported, source, unfinished, beam=2)
-    assert "differs from this one in model; repeat that command" in told
+    assert "differs from this one in model, precision; repeat that command" in told
     out = unfinished.with_name("other")
     with pytest.raises(RuntimeError):
         run(Watched(load(exported), fail_at="fa fa ba"), exported, source, out)

@@ -203,8 +203,8 @@ def test_every_setting_is_in_the_formats_page() -> None:
 
 def test_every_module_is_in_the_tree_of_the_readme() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    modules = {path.name for path in (ROOT / "lath").glob("*.py") if not path.name.startswith("__")}
-    assert {name for name in modules if not re.search(rf"^  {name} ", text, re.MULTILINE)} == set()
+    modules = {path.name for path in (ROOT / "lath").glob("**/*.py") if not path.name.startswith("__")}
+    assert {name for name in modules if not re.search(rf"^ +{name} ", text, re.MULTILINE)} == set()
 
 
 def test_functions_and_settings_that_are_named_exist() -> None:

@@ -12,10 +12,12 @@ from toy import RENDERED, WORDS, ambiguous_pairs, toy_recipe
 
 from lath.batches import pad
 from lath.checkpoint import read_info
+from lath.cli import main
 from lath.config import DecodeSettings
 from lath.data import Corpus, prepare
 from lath.decode import decode
 from lath.engine import shortlist
+from lath.engine.decoding import choose_decoder
 from lath.engine.int8 import quantise
 from lath.engine.shortlist import (
     FILE,
@@ -23,11 +25,13 @@ from lath.engine.shortlist import (
     add_shortlist,
     build_shortlist,
     decode_shortlisted,
+    has_shortlist,
     load_shortlist,
     with_shortlist,
 )
 from lath.errors import UserError
 from lath.model import LAT
+from lath.translator import load
 from lath.vocab import EOS, PAD, SPECIALS
 
 KINDS = ("AT", "CMLM", "LAT")
@@ -135,8 +139,22 @@ def test_a_shortlist_lives_in_a_model_directory(model_copy: Path, toy_folder: Pa
 
 
 def test_without_one_the_remedy_is_told(model_copy: Path) -> None:
-    with pytest.raises(UserError, match="no shortlist.safetensors; make one with `lath shortlist DATA"):
-        load_shortlist(model_copy)
+    assert not has_shortlist(model_copy)
+    translator = load(model_copy, "cpu")
+    with pytest.raises(UserError, match="the model has none; make one with lath shortlist DATA MODEL"):
+        translator.translate(["ba"], shortlist=True)
+    decoder = choose_decoder(translator.model, torch.device("cuda"), "plain")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="decode.shortlist is for the CPU"):
+        decoder.decode(torch.tensor([[6, 2]]), DecodeSettings(shortlist=True))
+
+
+def test_the_command_line_makes_and_uses_one(toy_folder: Path, model_copy: Path) -> None:
+    assert main(["shortlist", str(toy_folder / "data"), str(model_copy), "--near", "3", "--frequent", "5"]) == 0
+    assert has_shortlist(model_copy)
+    translator = load(model_copy, "cpu")
+    lines = ["ba ko", "gu"]
+    expected = translator.with_engine("plain").translate(lines, shortlist=True)
+    assert translator.translate(lines, shortlist=True) == expected
 
 
 def test_a_damaged_file_is_told(model_copy: Path) -> None:

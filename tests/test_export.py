@@ -342,6 +342,21 @@ def test_a_precision_it_does_not_have(learnt: Path, tmp_path: Path) -> None:
     )
 
 
+def test_it_has_an_engine_of_its_own(learnt: Path, tmp_path: Path) -> None:
+    export(learnt, tmp_path / "out", quantization="int8")
+    translator = load(tmp_path / "out", engine="auto")
+    assert translator.engine == "ctranslate2"
+    assert isinstance(translator.model, Exported)
+    assert translator.model.precision.startswith("int8")
+    assert translator.profile([[5, 6]]) == {}
+    with pytest.raises(UserError) as refused:
+        load(tmp_path / "out", engine="plain")
+    assert str(refused.value) == (
+        f"{tmp_path / 'out'}: an exported model is run by CTranslate2; leave out --engine plain, "
+        "or use the model it came from"
+    )
+
+
 def test_it_stays_on_the_cpu(learnt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     export(learnt, tmp_path / "out")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

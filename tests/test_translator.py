@@ -19,7 +19,7 @@ from lath.checkpoint import LoadedModel
 from lath.config import DecodeSettings
 from lath.errors import UserError
 from lath.merge import RULE_SETS, MergeRules
-from lath.translator import READ_AHEAD, Hypothesis, Translator, choose_device, with_overrides
+from lath.translator import READ_AHEAD, Hypothesis, Translator, choose_device, load, with_overrides
 from lath.vocab import BOS, EOS, MASK
 
 KINDS = ("AT", "CMLM", "LAT")
@@ -318,6 +318,42 @@ def test_settings_decide(wild: Translators) -> None:
     assert translator.translate(LINES, rules="paper") != translator.translate(LINES, rules="official")
     assert wild("AT").translate(LINES, beam=1) != wild("AT").translate(LINES, beam=4)
     assert translator.translate(LINES, iterations=None) == translator.translate(LINES)
+
+
+def test_settings_asked_for_again_are_the_same_and_others_are_checked(trained: Translators) -> None:
+    translator = trained("LAT")
+    rules = {"band": 3.0}
+    first = translator.settings(iterations=1, merge=rules)
+    assert first == with_overrides(translator.info.decode, {"iterations": 1, "merge": {"band": 3.0}})
+    assert translator.settings(iterations=1, merge={"band": 3.0}) is first
+    rules["band"] = 2.0
+    assert translator.settings(iterations=1, merge=rules).merge_rules.band == 2.0
+    assert translator.settings() == translator.info.decode
+    assert translator.settings(iterations=1).iterations == 1
+    with pytest.raises(UserError, match="expected a whole number, got True"):
+        translator.settings(iterations=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_engine_by_name(toy_run: Runs, wild: Translators, kind: str) -> None:
+    model = toy_run(kind) / "model"
+    assert [load(model, "cpu", engine=engine).engine for engine in ("auto", "plain", "recorded")] == [
+        "batched", "plain", "recorded"
+    ]  # fmt: skip
+    batched = wild(kind)
+    plain = batched.with_engine("plain")
+    assert (batched.engine, plain.engine) == ("batched", "plain")
+    assert plain.model is batched.model
+    assert plain.decoder is not batched.decoder
+    assert plain.translate(LINES) == batched.translate(LINES)
+
+
+@pytest.mark.parametrize("engine", ["auto", "plain", "recorded"])
+def test_where_the_time_goes(trained: Translators, engine: str) -> None:
+    translator = trained("LAT").with_engine(engine)
+    parts = translator.profile([translator.source_vocab.encode("ba ko mi")], iterations=2)
+    assert list(parts) == ["encode", "decode", "merge"]
+    assert min(parts.values()) > 0
 
 
 def test_a_single_merge_rule_changes_that_rule_alone() -> None:

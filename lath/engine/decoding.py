@@ -19,12 +19,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lath.config import DecodeSettings
+from lath.config import DecodeSettings, NetworkSettings
 from lath.decode import Decoded, MergedPass, decode, decode_pieces, merge_rows
 from lath.engine.beam import BeamSearch, batch_size, source_width
+from lath.engine.int8 import quantise
 from lath.engine.merge_batch import MergeStep, merge_batch
 from lath.engine.merge_kernel import available as has_merge_kernel
 from lath.engine.passes import Passes
+from lath.engine.shortlist import Shortlist, decode_shortlisted
 from lath.errors import UserError
 from lath.merge import Sentence
 from lath.model import AT, LAT, Model, Pieces
@@ -37,26 +39,64 @@ MOST_WAYS = 4
 """Ways of decoding that are kept ready at a time: each has recordings of its own."""
 
 
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.float32}
+"""The type in which each precision computes what is not a product of matrices."""
+INT8_FROM_WIDTH = 256
+"""Networks at least this wide are twice as fast in int8, or more; narrower ones gain little (benchmarks/int8.py)."""
+
+
+def choose_precision(name: str, network: NetworkSettings, device: torch.device, engine: str) -> str:
+    """The precision by name; `auto` is what is fast and still translates as well. The plain engine computes in fp32."""
+    if name != "auto" and name not in PRECISIONS:
+        raise UserError(f"unknown precision {name!r}; use auto, {', '.join(PRECISIONS)}")
+    if name == "int8" and device.type != "cpu":
+        raise UserError("precision int8 is for the CPU; use --device cpu, or leave out --precision")
+    if name != "auto":
+        return name
+    if engine == "plain":
+        return "fp32"
+    if device.type == "cuda":
+        return "fp16"
+    return "int8" if network.width >= INT8_FROM_WIDTH else "fp32"
+
+
+def with_precision(model: Model, precision: str) -> Model:
+    """The model in a precision of that name."""
+    return quantise(model) if precision == "int8" else model.to(PRECISIONS[precision])
+
+
 class PlainDecoder:
     """Decoding as decode.py writes it down."""
 
-    def __init__(self, model: Model, device: torch.device) -> None:
-        self.model, self.device = model, device
+    def __init__(self, model: Model, device: torch.device, shortlist: Shortlist | None = None) -> None:
+        self.model, self.device, self.shortlist = model, device, shortlist
 
     def decode(self, source: Tensor, settings: DecodeSettings, trace: bool = False) -> list[Decoded]:
         """Translate B x S source tokens (each sentence ends in EOS)."""
+        if settings.shortlist:
+            return decode_shortlisted(self.model, source, settings, _required(self.shortlist, self.device), trace)
         return decode(self.model, source.to(self.device), settings, trace)
+
+
+def _required(shortlist: Shortlist | None, device: torch.device) -> Shortlist:
+    if device.type != "cpu":
+        raise UserError("decode.shortlist is for the CPU; use --device cpu, or set it to false")
+    if shortlist is None:
+        raise UserError("decode.shortlist: the model has none; make one with lath shortlist DATA MODEL")
+    return shortlist
 
 
 class BatchedDecoder:
     """Decoding for a CPU: what is the same for all sentences of a larger batch is done for all at once."""
 
-    def __init__(self, model: Model, device: torch.device) -> None:
-        self.model, self.device = model, device
+    def __init__(self, model: Model, device: torch.device, shortlist: Shortlist | None = None) -> None:
+        self.model, self.device, self.shortlist = model, device, shortlist
 
     @torch.inference_mode()
     def decode(self, source: Tensor, settings: DecodeSettings, trace: bool = False) -> list[Decoded]:
         """Translate B x S source tokens (each sentence ends in EOS)."""
+        if settings.shortlist:
+            return decode_shortlisted(self.model, source, settings, _required(self.shortlist, self.device), trace)
         if isinstance(self.model, LAT) and self.merges_together(source, settings) and not trace:
             return decode_pieces(self.model, source, settings, trace, merge_together)
         return decode(self.model, source, settings, trace)
@@ -89,6 +129,8 @@ class RecordedDecoder:
 
     def decode(self, source: Tensor, settings: DecodeSettings, trace: bool = False) -> list[Decoded]:
         """Translate B x S source tokens (each sentence ends in EOS)."""
+        if settings.shortlist:
+            _required(None, self.device)
         if trace:
             return decode(self.model, source.to(self.device), settings, trace)
         return self._search(settings).decode(source)
@@ -177,7 +219,9 @@ def _seconds(work: Callable[[], object], device: torch.device) -> float:
     return statistics.median(times)
 
 
-def choose_decoder(model: Model, device: torch.device, engine: str = "auto") -> Decoder:
+def choose_decoder(
+    model: Model, device: torch.device, engine: str = "auto", shortlist: Shortlist | None = None
+) -> Decoder:
     """The decoder by name; `auto` records on a GPU, and merges larger batches together on the CPU."""
     if engine not in ENGINES:
         raise UserError(f"unknown engine {engine!r}; use {', '.join(ENGINES[:-1])} or {ENGINES[-1]}")
@@ -189,4 +233,4 @@ def choose_decoder(model: Model, device: torch.device, engine: str = "auto") -> 
         engine = "plain"
     if engine == "recorded" or (engine == "auto" and device.type == "cuda"):
         return RecordedDecoder(model, device)
-    return PlainDecoder(model, device) if engine == "plain" else BatchedDecoder(model, device)
+    return (PlainDecoder if engine == "plain" else BatchedDecoder)(model, device, shortlist)

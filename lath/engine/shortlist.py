@@ -140,11 +140,14 @@ def add_shortlist(data: Path, model: Path, near: int = 100, frequent: int = 1000
     return model / FILE
 
 
+def has_shortlist(model: Path) -> bool:
+    """Whether a model directory has a shortlist."""
+    return (model / FILE).is_file()
+
+
 def load_shortlist(model: Path) -> Shortlist:
-    """The shortlist of a model directory."""
+    """The shortlist of a model directory that has one."""
     path = model / FILE
-    if not path.is_file():
-        raise UserError(f"{model}: no {FILE}; make one with `lath shortlist DATA {model}`")
     try:
         with safe_open(path, framework="pt") as file:
             number = (file.metadata() or {}).get("format")
