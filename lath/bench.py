@@ -31,7 +31,7 @@ from lath.evaluate import Score, evaluate
 from lath.exported import is_exported
 from lath.files import misaligned, read_lines
 from lath.progress import Bar
-from lath.sentences import Text, TokenRange, choose_text, taken_whole, usable_lines, whole_batches
+from lath.sentences import FEWEST_BATCHES, Text, TokenRange, choose_text, taken_whole, usable_lines, whole_batches
 from lath.speed import Report, Row, Times, percentile, sentence_medians, summarise
 from lath.translator import load
 
@@ -233,7 +233,7 @@ def take_turn(row: Row, text: Text, ways: Ways, times: Times) -> None:
     """Everything that is timed, once."""
     times.single.append([timed(row, [line]) for line in text.timed])
     for batch in ways.batches:
-        times.batches.setdefault(batch, []).append(timed(row, whole_batches(text.timed, batch), batch))
+        times.batches.setdefault(batch, []).append(timed(row, whole_batches(text.timed, batch, FEWEST_BATCHES), batch))
     for length, lines in text.by_length.items():
         times.lengths.setdefault(length, []).append([timed(row, [line]) for line in lines])
 

@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from lath.config import NetworkSettings
 from lath.engine.beam_attention import BeamMask, beam_attention, store
+from lath.engine.pointwise import can_fuse, lstm_gates, residual_norm
 from lath.engine.top_tokens import has_kernel, top_tokens_by_kernel
 from lath.packed import Packed, PackedMask, PackedSource, packed_attention
 from lath.vocab import BOS, MASK, PAD, SOP
@@ -146,6 +147,8 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor, added: Tensor) -> Tensor:
         """The normalised sum of the stream and what a sublayer adds to it."""
+        if not self.training and can_fuse(x):
+            return residual_norm(x, added, self.norm.weight, self.norm.bias, NORM_EPSILON)
         # Under autocast the norm answers in float32; the stream stays as narrow as what is added to it.
         normalised: Tensor = self.norm(x + self.dropout(added)).to(added.dtype)
         return normalised
@@ -202,6 +205,7 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor, mask: Mask) -> Tensor:
         """Embedded source to contextual states."""
+        mask = additive(mask, x)
         for layer in self.layers:
             x = layer(x, mask)
         return x
@@ -224,7 +228,7 @@ class Decoder(nn.Module):
     ) -> tuple[Tensor, list[KeyValues]]:
         """Embedded target to states, and the keys and values a later call may take as its past."""
         attended: list[KeyValues] = []
-        memory_mask: Mask = memory.mask
+        mask, memory_mask = additive(mask, x), additive(memory.mask, x)
         if isinstance(mask, PackedMask):
             memory_mask = PackedMask(mask.queries, memory.mask, mask.longest, causal=False)
         for index, layer in enumerate(self.layers):
@@ -311,6 +315,13 @@ def key_mask(tokens: Tensor | Packed) -> Mask:
     return (tokens != PAD)[:, None, None, :]
 
 
+def additive(mask: Mask, x: Tensor) -> Mask:
+    """A boolean mask as what is added to attention's scores; on a GPU each layer would make this of it anew."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_fill_(~mask, -torch.inf)
+
+
 def memory_mask(source: Tensor | Packed | PackedSource) -> Tensor:
     """What `Memory` keeps of a source's mask."""
     return (source != PAD)[:, None, None, :] if isinstance(source, Tensor) else source.bounds
@@ -388,18 +399,20 @@ class LengthPredictor(nn.Module):
             embedded = torch.where(source.is_slot[:, None], token, body.embed_source(slots))
             encoded = body.encoder(body.dropout(embedded), key_mask(slots))
             at_slots, memory = encoded[source.slot_places], encoded[source.token_places]
+            visible = source.bounds
         else:
             batch = source.shape[0]
             token = self.table.weight[0].expand(batch, 1, -1)
             embedded = torch.cat([token, body.embed_source(source)], dim=1)
             mask = memory_mask(source)
-            with_slot = torch.cat([mask.new_ones(batch, 1, 1, 1), mask], dim=3)
-            encoded = body.encoder(body.dropout(embedded), with_slot)
-            at_slots, memory = encoded[:, 0], encoded[:, 1:]
+            slot = mask.new_ones(batch, 1, 1, 1)
+            encoded = body.encoder(body.dropout(embedded), torch.cat([slot, mask], dim=3))
+            # The slot stays where it is, unseen by the decoder: to cut it off would be to copy all the rest.
+            at_slots, memory, visible = encoded[:, 0], encoded, torch.cat([~slot, mask], dim=3)
         with torch.autocast(at_slots.device.type, enabled=False):
             logits = functional.linear(at_slots.float(), self.table.weight.float())
         logits = torch.cat([torch.full_like(logits[:, :1], -torch.inf), logits[:, 1:]], dim=1)
-        return body.decoder.project_memory(memory, memory_mask(source)), logits.log_softmax(dim=1)
+        return body.decoder.project_memory(memory, visible), logits.log_softmax(dim=1)
 
 
 class CMLM(nn.Module):
@@ -456,6 +469,8 @@ class LocalTranslator(nn.Module):
 
     def forward(self, embedded: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
         """One step of the cell."""
+        if can_fuse(cell):
+            return lstm_gates(self.input(embedded), self.recurrent(hidden), cell)
         gates = self.input(embedded) + self.recurrent(hidden)
         enter, forget, candidate, leave = gates.chunk(4, dim=-1)
         cell = forget.sigmoid() * cell + enter.sigmoid() * candidate.tanh()

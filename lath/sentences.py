@@ -15,6 +15,8 @@ WARM_UP = 20
 """Sentences at the start that are translated but not timed."""
 LENGTHS = (10, 20, 40, 80, 160)
 """Source tokens at which latency is measured against length."""
+FEWEST_BATCHES = 4
+"""Batches in a row whose time tells the throughput: an engine may prepare one while it decodes another."""
 PER_LENGTH = 10
 """Sentences measured at each length."""
 TOLERANCE = 0.15
@@ -125,10 +127,10 @@ def choose_text(
     )
 
 
-def whole_batches(lines: Sequence[str], batch: int) -> list[str]:
-    """The lines, from the start again at the end, as many as fill whole batches.
+def whole_batches(lines: Sequence[str], batch: int, fewest: int = 1) -> list[str]:
+    """The lines, from the start again at the end, as many as fill whole batches, and at least `fewest` of them.
 
     >>> whole_batches(["a", "b", "c"], 2)
     ['a', 'b', 'c', 'a']
     """
-    return list(itertools.islice(itertools.cycle(lines), math.ceil(len(lines) / batch) * batch))
+    return list(itertools.islice(itertools.cycle(lines), max(fewest, math.ceil(len(lines) / batch)) * batch))

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -216,33 +216,48 @@ class Translator:
         # A part of nothing but invisible characters has no tokens, and nothing to say.
         return [ids for part in parts if (ids := self.source_vocab.encode(part))]
 
-    def _decode_all(self, sentences: list[list[int]], settings: DecodeSettings, trace: bool) -> list[Decoded]:
+    def _decode_all(self, sentences: list[list[int]], settings: DecodeSettings, trace: bool) -> list[_Written]:
         """Decode in batches of like length, and put the results back in order."""
         by_length = sorted(range(len(sentences)), key=lambda number: len(sentences[number]))
-        results: dict[int, Decoded] = {}
-        for start in range(0, len(by_length), settings.batch_sentences):
-            numbers = by_length[start : start + settings.batch_sentences]
-            batch = self._decode_batch([sentences[number] for number in numbers], settings, trace)
-            results.update(zip(numbers, batch, strict=True))
+        size = settings.batch_sentences
+        batches = [by_length[start : start + size] for start in range(0, len(by_length), size)]
+        tokens = ([sentences[number] for number in numbers] for numbers in batches)
+        results: dict[int, _Written] = {}
+        for numbers, batch in zip(batches, self._decode_batches(tokens, settings, trace), strict=True):
+            for number, decoded in zip(numbers, batch, strict=True):
+                results[number] = _Written(decoded, self.target_vocab.decode(decoded.ids))
         return [results[number] for number in range(len(sentences))]
 
-    def _decode_batch(self, sentences: list[list[int]], settings: DecodeSettings, trace: bool) -> list[Decoded]:
-        if isinstance(self.model, Exported):
-            return self.model.decode(sentences, settings)
-        source = pad([[*sentence, EOS] for sentence in sentences])
-        assert self.decoder is not None
-        return self.decoder.decode(source, settings, trace)
+    def _decode_batches(
+        self, batches: Iterator[list[list[int]]], settings: DecodeSettings, trace: bool
+    ) -> Iterator[list[Decoded]]:
+        model, decoder = self.model, self.decoder
+        if isinstance(model, Exported):
+            return (model.decode(sentences, settings) for sentences in batches)
+        assert decoder is not None
+        sources = (pad([[*sentence, EOS] for sentence in sentences]) for sentences in batches)
+        if isinstance(decoder, RecordedDecoder) and not trace:
+            return decoder.decode_many(sources, settings)
+        return (decoder.decode(source, settings, trace) for source in sources)
 
-    def _join(self, parts: list[Decoded]) -> Hypothesis:
+    def _join(self, parts: list[_Written]) -> Hypothesis:
         if not parts:
             return Hypothesis("", 0.0, 0, 0)
+        decoded = [part.decoded for part in parts]
         return Hypothesis(
-            text=_one_line(" ".join(filter(None, (self.target_vocab.decode(part.ids) for part in parts)))),
-            score=sum(part.score for part in parts) / len(parts),
-            iterations=max(part.iterations for part in parts),
+            text=_one_line(" ".join(part.text for part in parts if part.text)),
+            score=sum(part.score for part in decoded) / len(parts),
+            iterations=max(part.iterations for part in decoded),
             parts=len(parts),
-            passes=[part.passes for part in parts if part.passes],
+            passes=[part.passes for part in decoded if part.passes],
         )
+
+
+class _Written(NamedTuple):
+    """A decoded sentence and its text."""
+
+    decoded: Decoded
+    text: str
 
 
 def _one_line(text: str) -> str:

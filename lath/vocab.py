@@ -79,7 +79,8 @@ class SentencePieceVocab:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        return str(self._processor.decode([int(id) for id in ids if len(SPECIALS) <= id < self.size]))
+        first, size = len(SPECIALS), self.size
+        return str(self._processor.decode([id for id in map(int, ids) if first <= id < size]))
 
     def token(self, id: int) -> str:
         return str(self._processor.id_to_piece(int(id)))

@@ -14,7 +14,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 ORDER = (
     "errors", "merge", "config", "files", "progress", "split", "vocab", "engine.merge_batch", "engine.merge_kernel",
-    "data", "batches", "packed", "engine.kernels", "engine.top_tokens", "engine.beam_attention", "model", "objective",
+    "data", "batches", "packed", "engine.kernels", "engine.top_tokens", "engine.pointwise",
+    "engine.beam_attention", "model", "objective",
     "decode", "evaluate", "heldout", "flops", "ema", "checkpoint", "engine.graphs", "engine.beam", "engine.passes",
     "engine.int8", "engine.shortlist", "engine.decoding", "exported", "translator", "distributed", "engine.training",
     "stopping", "log", "run", "train", "distill", "export", "curves", "show", "sentences", "speed", "bench", "cli",

@@ -35,6 +35,14 @@ from lath.sentences import WARM_UP, Text
 from lath.speed import STAGES, Row
 from lath.translator import Translator, load
 
+
+@pytest.fixture(autouse=True)
+def _few_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many batches as the sentences fill; how many at least is told by test_sentences.py."""
+    monkeypatch.setattr("lath.bench.FEWEST_BATCHES", 1)
+    monkeypatch.setattr("lath.speed.FEWEST_BATCHES", 1)
+
+
 Capsys = pytest.CaptureFixture[str]
 QUICK = ("--device", "cpu", "--sentences", 3, "--repeats", 2, "--batches", "4,2")
 

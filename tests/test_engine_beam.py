@@ -76,6 +76,16 @@ def test_a_batch_too_large_for_the_cache_is_cut(monkeypatch: pytest.MonkeyPatch)
     assert max(batch for batch, _ in search._searches) < batch_size(9)
 
 
+def test_a_shape_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    search, recorded = BeamSearch(sharp_model(1), 2, 1.0), []
+    record = search._record
+    monkeypatch.setattr(search, "_record", lambda *shape: (recorded.append(shape[:2]), record(*shape))[1])
+    large, small = pad([[7] * 20 + [EOS]] * 8), pad([[7, 8, EOS]])
+    for source in (large, small, large, small, large):  # what fits into the room of the largest leaves it as it is
+        search.decode(source)
+    assert recorded == [(8, 24), (1, 8)]
+
+
 def test_attention_reads_the_past_through_the_table_of_ancestors() -> None:
     generator = torch.Generator().manual_seed(1)
     keys, values = (torch.randn(2, 6, 3, 4, 8, generator=generator) for _ in range(2))

@@ -96,7 +96,7 @@ def test_what_is_warmed_up_need_not_be_recorded_later() -> None:
     decoder.warm_up(settings, tokens=20, batch=3)
     passes = decoder._search(settings)
     shapes = set(passes._encoders)  # type: ignore[union-attr]
-    assert shapes == {(4, 8), (4, 16), (4, 24)}
+    assert shapes == {(4, 7), (4, 15), (4, 23)}
     decoder.decode(sentences(3, 1), settings)
     assert set(passes._encoders) == shapes  # type: ignore[union-attr]
 

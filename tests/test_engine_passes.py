@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -97,3 +98,25 @@ def test_stopping_early_saves_passes() -> None:
 
 def test_widths_leave_room() -> None:
     assert [target_width(length, 512) for length in (2, 20, 30, 100, 500)] == [8, 32, 40, 128, 512]
+
+
+@pytest.mark.parametrize("kind", ["CMLM", "LAT"])
+def test_batch_after_batch_is_each_by_itself(kind: Kind) -> None:
+    model, settings = wild_model(kind, 5), DecodeSettings(iterations=3)
+    sources = [sentences(count, count) for count in (3, 1, 3, 8, 2)]
+    found = list(Passes(model, settings).decode_many(iter(sources)))
+    expected = [decode(model, source, settings) for source in sources]
+    assert [[r.ids for r in batch] for batch in found] == [[r.ids for r in batch] for batch in expected]
+
+
+def test_the_next_batch_is_under_way_when_one_is_given_back() -> None:
+    asked: list[int] = []
+
+    def sources() -> Iterator[torch.Tensor]:
+        for count in (1, 2, 3):
+            asked.append(count)
+            yield sentences(count, count)
+
+    batches = Passes(wild_model("LAT", 2), DecodeSettings(iterations=1)).decode_many(sources())
+    assert len(next(batches)) == 1
+    assert asked == [1, 2]

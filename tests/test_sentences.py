@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lath.errors import UserError
-from lath.sentences import TOLERANCE, Pool, choose_text, near_length, taken_whole, usable_lines, whole_batches
+from lath.sentences import (
+    FEWEST_BATCHES,
+    TOLERANCE,
+    Pool,
+    choose_text,
+    near_length,
+    taken_whole,
+    usable_lines,
+    whole_batches,
+)
 from lath.translator import Translator
 
 DATA = Path("news.de")
@@ -126,3 +135,8 @@ def test_every_group_is_near_its_length(counts: list[int], length: int, wanted: 
 def test_batches_are_whole(count: int, batch: int, filled: int) -> None:
     lines = [str(number) for number in range(count)]
     assert whole_batches(lines, batch) == (lines * 4)[:filled]
+
+
+def test_a_throughput_is_that_of_several_batches() -> None:
+    assert len(whole_batches(["a", "b"], 8, FEWEST_BATCHES)) == 4 * 8
+    assert len(whole_batches(["a"] * 41, 8, FEWEST_BATCHES)) == 6 * 8

@@ -7,7 +7,8 @@ Shapes come from a small ladder, so a sentence may be searched with padding and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -76,7 +77,7 @@ class BeamSearch:
         self.model, self.beam, self.length_penalty = model, beam, length_penalty
         self.device, self.dtype = model.body.output_matrix.device, model.body.output_matrix.dtype
         self._searches: dict[tuple[int, int], _Search] = {}
-        self._storage: list[Tensor] = []
+        self._storage: dict[str, list[Tensor]] = {}
         self._pool: object = None
 
     @torch.inference_mode()
@@ -88,7 +89,7 @@ class BeamSearch:
             size = batch_size(len(lengths) - start)
             while True:
                 longest = max(lengths[start : start + size])
-                width = min(source_width(longest), self.model.settings.max_positions)
+                width = self.width(longest)
                 if size == 1 or size * self._most_steps(width) <= SLOTS:
                     break
                 size //= 2
@@ -98,12 +99,20 @@ class BeamSearch:
     def parts(self, source: Tensor) -> tuple[Callable[[], object], Callable[[], object]]:
         """Encoding by itself; there is nothing to merge."""
         self.decode(source)
-        return self._search(batch_size(len(source)), source_width(source.shape[1])).begin, lambda: None
+        return self._search(batch_size(len(source)), self.width(source.shape[1])).begin, lambda: None
 
     @torch.inference_mode()
     def prepare(self, batch: int, width: int) -> None:
         """Record a shape before a sentence needs it."""
         self._search(batch, width)
+
+    def decode_many(self, sources: Iterable[Tensor]) -> Iterator[list[Decoded]]:
+        """Translate batch after batch."""
+        return map(self.decode, sources)
+
+    def width(self, length: int) -> int:
+        """The source's width in the ladder."""
+        return min(source_width(length), self.model.settings.max_positions)
 
     def _most_steps(self, width: int) -> int:
         return min(2 * width + 16, self.model.settings.max_positions - 1)
@@ -141,22 +150,21 @@ class BeamSearch:
         """Room for memory and cache of a shape. All shapes use the same room, for only one is at work at a time."""
         settings = self.model.settings
         head = (settings.heads, settings.width // settings.heads)
-        shapes = [(batch, width, *head), (batch, self._most_steps(width), self.beam, *head)]
-        sizes = [torch.Size(shape).numel() for shape in shapes]
-        if not self._storage or any(len(have) < size for have, size in zip(self._storage, sizes, strict=False)):
+        memory, cache = (batch, width, *head), (batch, self._most_steps(width), self.beam, *head)
+        return self._rooms("memory", memory), self._rooms("cache", cache)
+
+    def _rooms(self, name: str, shape: tuple[int, ...]) -> list[KeyValues]:
+        """Keys and values of every layer in a room that grows to the largest shape."""
+        size = math.prod(shape)
+        if size > len(self._storage.get(name, [torch.empty(0)])[0]):
             self._searches.clear()  # recordings know addresses
             self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
-            self._storage.clear()
-            for size in sizes:
-                for _ in range(2 * settings.decoder_layers):
-                    self._storage.append(torch.zeros(size, dtype=self.dtype, device=self.device))
-        tensors = [
-            self._storage[2 * settings.decoder_layers * kind + number][:size].view(shape)
-            for kind, (size, shape) in enumerate(zip(sizes, shapes, strict=True))
-            for number in range(2 * settings.decoder_layers)
-        ]
-        pairs = [KeyValues(*tensors[number : number + 2]) for number in range(0, len(tensors), 2)]
-        return pairs[: settings.decoder_layers], pairs[settings.decoder_layers :]
+            self._storage[name] = [
+                torch.zeros(size, dtype=self.dtype, device=self.device)
+                for _ in range(2 * self.model.settings.decoder_layers)
+            ]
+        tensors = [room[:size].view(shape) for room in self._storage[name]]
+        return [KeyValues(*pair) for pair in zip(tensors[::2], tensors[1::2], strict=True)]
 
     def _record(self, batch: int, width: int, views: tuple[list[KeyValues], list[KeyValues]]) -> _Search:
         inputs = filled_up(torch.zeros((0, 0), dtype=torch.long), batch, width).to(self.device)

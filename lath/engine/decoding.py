@@ -12,7 +12,7 @@ from __future__ import annotations
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lath.config import DecodeSettings, NetworkSettings
 from lath.decode import Decoded, MergedPass, decode, decode_pieces, merge_rows
-from lath.engine.beam import BeamSearch, batch_size, source_width
+from lath.engine.beam import BeamSearch, batch_size
 from lath.engine.int8 import quantise
 from lath.engine.merge_batch import MergeStep, merge_batch
 from lath.engine.merge_kernel import available as has_merge_kernel
@@ -135,10 +135,14 @@ class RecordedDecoder:
             return decode(self.model, source.to(self.device), settings, trace)
         return self._search(settings).decode(source)
 
+    def decode_many(self, sources: Iterable[Tensor], settings: DecodeSettings) -> Iterator[list[Decoded]]:
+        """Translate batch after batch, with the device at work on the next while one is given back."""
+        return self._search(settings).decode_many(sources)
+
     def warm_up(self, settings: DecodeSettings, tokens: int, batch: int) -> None:
         """Record what batches of this size, of sentences of up to so many tokens, will need."""
-        search, most = self._search(settings), self.model.settings.max_positions
-        for width in sorted({min(source_width(length), most) for length in range(1, tokens + 2)}):
+        search = self._search(settings)
+        for width in sorted({search.width(length) for length in range(1, tokens + 2)}):
             search.prepare(batch_size(batch), width)
 
     def works(self, source: Tensor, settings: DecodeSettings) -> Works:

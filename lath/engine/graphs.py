@@ -56,3 +56,21 @@ def tensors_of(value: Any) -> list[Tensor]:
 def recorded(work: Callable[[], Result], device: torch.device, pool: Any = None) -> Callable[[], Result]:
     """Something that does the work again at each call: recorded on a GPU, elsewhere the work itself."""
     return Recording(work, pool).replay if device.type == "cuda" else work
+
+
+class Fetched:
+    """A result on its way to the CPU: a recording may overwrite it on the device as soon as it has left."""
+
+    def __init__(self, result: Tensor) -> None:
+        self._here, self._arrived = result, None
+        if result.is_cuda:
+            self._here = torch.empty(result.shape, dtype=result.dtype, pin_memory=True)
+            self._here.copy_(result, non_blocking=True)
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._arrived.record()
+
+    def wait(self) -> Tensor:
+        """The result, once it is here."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._here

@@ -1,4 +1,4 @@
-"""Triton kernels of beam_attention.py and top_tokens.py, which say what they do. Only imported where they run.
+"""Triton kernels of beam_attention.py, top_tokens.py and pointwise.py. Only imported where they run.
 
 Apart from their callers because importing Triton takes a while, and because there may be none.
 """
@@ -97,3 +97,46 @@ if importlib.util.find_spec("triton"):
             tl.store(scores + row * COUNT + number, value - normaliser)
             tl.store(ids_out + row * COUNT + number, id.to(tl.int64))
             found = tl.where(ids == id, float("-inf"), found)
+
+    @triton.jit
+    def residual_norm_kernel(x, added, weight, bias, out, columns, epsilon, BLOCK: tl.constexpr):
+        """One program a row: add, then normalise in float32."""
+        start = tl.program_id(0).to(tl.int64) * columns
+        place = tl.arange(0, BLOCK)
+        inside = place < columns
+        total = tl.load(x + start + place, mask=inside, other=0.0).to(tl.float32)
+        total += tl.load(added + start + place, mask=inside, other=0.0).to(tl.float32)
+        mean = tl.sum(total, axis=0) / columns
+        apart = tl.where(inside, total - mean, 0.0)
+        scale = 1.0 / tl.sqrt(tl.sum(apart * apart, axis=0) / columns + epsilon)
+        gain = tl.load(weight + place, mask=inside, other=0.0).to(tl.float32)
+        shift = tl.load(bias + place, mask=inside, other=0.0).to(tl.float32)
+        tl.store(out + start + place, (apart * scale * gain + shift).to(out.dtype.element_ty), mask=inside)
+
+    @triton.jit
+    def _tanh(x):
+        """Through the exponential of a negative number, which cannot overflow."""
+        small = tl.exp(-2.0 * tl.abs(x))
+        positive = (1.0 - small) / (1.0 + small)
+        return tl.where(x < 0, -positive, positive)
+
+    @triton.jit
+    def lstm_gates_kernel(first, second, cell, hidden, new_cell, width, BLOCK: tl.constexpr):
+        """One program a row: the gates enter, forget, candidate and leave stand side by side."""
+        row = tl.program_id(0).to(tl.int64)
+        place = tl.arange(0, BLOCK)
+        inside = place < width
+        start = row * 4 * width + place
+        enter = tl.load(first + start, mask=inside, other=0.0).to(tl.float32)
+        enter += tl.load(second + start, mask=inside, other=0.0).to(tl.float32)
+        forget = tl.load(first + start + width, mask=inside, other=0.0).to(tl.float32)
+        forget += tl.load(second + start + width, mask=inside, other=0.0).to(tl.float32)
+        candidate = tl.load(first + start + 2 * width, mask=inside, other=0.0).to(tl.float32)
+        candidate += tl.load(second + start + 2 * width, mask=inside, other=0.0).to(tl.float32)
+        leave = tl.load(first + start + 3 * width, mask=inside, other=0.0).to(tl.float32)
+        leave += tl.load(second + start + 3 * width, mask=inside, other=0.0).to(tl.float32)
+        before = tl.load(cell + row * width + place, mask=inside, other=0.0).to(tl.float32)
+        after = tl.sigmoid(forget) * before + tl.sigmoid(enter) * _tanh(candidate)
+        tl.store(new_cell + row * width + place, after.to(new_cell.dtype.element_ty), mask=inside)
+        written = tl.sigmoid(leave) * _tanh(after)
+        tl.store(hidden + row * width + place, written.to(hidden.dtype.element_ty), mask=inside)

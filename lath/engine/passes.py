@@ -11,7 +11,7 @@ decoded again in a wider one, so neither padding nor the ladder changes a result
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -23,9 +23,9 @@ from lath.batches import row_lengths
 from lath.config import DecodeSettings
 from lath.decode import Decoded
 from lath.engine.beam import batch_size, filled_up, source_width
-from lath.engine.graphs import recorded, tensors_of
+from lath.engine.graphs import Fetched, recorded
 from lath.engine.merge_batch import MergedBatch, MergeStep, merge_batch
-from lath.model import CMLM, LAT, NEVER_WRITTEN_AFTER_BEGIN, KeyValues, Memory
+from lath.model import CMLM, LAT, NEVER_WRITTEN_AFTER_BEGIN, Memory
 from lath.vocab import BOS, EOS, MASK, PAD
 
 MOST_POSITIONS = 1 << 16
@@ -66,10 +66,14 @@ class _Encoded:
 
     inputs: Tensor
     """(B + 1) x S: the source, and below it how many of its rows are sentences (the others only fill the shape)."""
+    work: Callable[[], tuple[Tensor, Memory]]
     lengths: Tensor
     """R: the likeliest target lengths, 2 or more."""
     memory: Memory
-    work: Callable[[], None]
+
+    def run(self) -> None:
+        """Encode what stands in the inputs."""
+        self.lengths, self.memory = self.work()
 
     @property
     def source(self) -> Tensor:
@@ -82,6 +86,14 @@ class _Encoded:
         return self.inputs[-1, 0]
 
 
+class _Started(NamedTuple):
+    """A part of a batch that the device is at work on."""
+
+    source: Tensor
+    wide: int
+    found: Fetched
+
+
 class Passes:
     """Iterative decoding with one model and one way of decoding."""
 
@@ -92,46 +104,74 @@ class Passes:
         self._decoders: dict[tuple[int, int, int], Callable[[], Tensor]] = {}
         self._pool: object = None
 
-    @torch.inference_mode()
     def decode(self, source: Tensor) -> list[Decoded]:
         """Translate B x S source tokens (on the CPU; each sentence ends in EOS), best sorted by length."""
+        return next(self.decode_many([source]))
+
+    def decode_many(self, sources: Iterable[Tensor]) -> Iterator[list[Decoded]]:
+        """Translate batch after batch. Each is given back when the next is under way, so that the caller's work on it,
+        and ours on the next, are done while the device decodes."""
+        waiting: list[_Started] | None = None
+        for source in sources:
+            started = self._start(source)
+            if waiting is not None:
+                yield self._finish(waiting)
+            waiting = started
+        if waiting is not None:
+            yield self._finish(waiting)
+
+    @torch.inference_mode()
+    def _start(self, source: Tensor) -> list[_Started]:
+        """Set the device to work on a batch, in parts if it is too large."""
         lengths = row_lengths(source)
-        decoded: list[Decoded] = []
-        while (start := len(decoded)) < len(lengths):
+        started: list[_Started] = []
+        start = 0
+        while start < len(lengths):
             size = batch_size(len(lengths) - start)
             while True:
                 longest = max(lengths[start : start + size])
-                width = min(source_width(longest), self.model.settings.max_positions)
-                if size == 1 or size * self.settings.length_candidates * width <= MOST_POSITIONS:
+                if size == 1 or size * self.settings.length_candidates * self.width(longest) <= MOST_POSITIONS:
                     break
                 size //= 2
-            decoded += self._decode_batch(source[start : start + size, :longest], width)
+            started.append(self._start_part(source[start : start + size, :longest], at_least=0))
+            start += size
+        return started
+
+    def _start_part(self, source: Tensor, at_least: int) -> _Started:
+        encoded = self._encoder(batch_size(len(source)), self.width(source.shape[1]))
+        encoded.inputs.copy_(filled_up(source, *encoded.source.shape))
+        encoded.run()
+        wide = max(at_least, target_width(max(encoded.lengths.tolist()), self.model.settings.max_positions))
+        return _Started(source, wide, Fetched(self._decoder(encoded, wide)()))
+
+    @torch.inference_mode()
+    def _finish(self, parts: list[_Started]) -> list[Decoded]:
+        """The translations of a batch; a part that has outgrown its width is decoded again in a wider one."""
+        most = self.model.settings.max_positions
+        decoded: list[Decoded] = []
+        for source, wide, fetched in parts:
+            found = fetched.wait()
+            while wide < most and found[:, 0].any():
+                wide = target_width(wide, most)
+                found = self._start_part(source, wide).found.wait()
+            scores: list[float] = found[:, 3].contiguous().view(torch.float64).tolist()
+            rows = zip(found[: len(source)].tolist(), scores, strict=False)
+            decoded += [_read(row, score) for row, score in rows]
         return decoded
 
-    def _decode_batch(self, source: Tensor, width: int) -> list[Decoded]:
-        encoded = self._encoder(batch_size(len(source)), width)
-        encoded.inputs.copy_(filled_up(source, *encoded.source.shape))
-        encoded.work()
-        most = self.model.settings.max_positions
-        wide = target_width(max(encoded.lengths.tolist()), most)
-        while True:
-            found = self._decoder(encoded, wide)().cpu()
-            if wide == most or not found[:, 0].any():
-                break
-            wide = target_width(wide, most)
-        scores: list[float] = found[:, 3].contiguous().view(torch.float64).tolist()
-        return [_read(row, score) for row, score in zip(found[: len(source)].tolist(), scores, strict=False)]
+    def width(self, length: int) -> int:
+        """The source's width in the ladder; with the LENGTH slot in front it is one that attention likes."""
+        return min(source_width(length + 1) - 1, self.model.settings.max_positions)
 
     @torch.inference_mode()
     def parts(self, source: Tensor) -> tuple[Callable[[], object], Callable[[], object]]:
         """Encoding by itself, and merging by itself on what the passes write; CMLM has nothing to merge."""
         self.decode(source)
-        width = source_width(source.shape[1])
-        encoded = self._encoder(batch_size(len(source)), width)
+        encoded = self._encoder(batch_size(len(source)), self.width(source.shape[1]))
         encoded.inputs.copy_(filled_up(source, *encoded.source.shape))
-        encoded.work()
+        encoded.run()
         if isinstance(self.model, CMLM):
-            return encoded.work, lambda: None
+            return encoded.run, lambda: None
         wide = target_width(max(encoded.lengths.tolist()), self.model.settings.max_positions)
         state, seen = first_state(self.model, encoded.lengths, wide), []
         for iteration in range(1, self.settings.iterations + 1):
@@ -139,7 +179,7 @@ class Passes:
             step = MergeStep(self.settings.merge_rules, iteration, self.settings.iterations, wide)
             seen.append((pieces.tokens, pieces.scores, state.lengths, state.lengths, step))
             state = next_state(self.model, self.settings, encoded.memory, state, encoded.lengths, iteration)
-        return encoded.work, recorded(lambda: [merge(*arguments) for arguments in seen], self.device, self._pool)
+        return encoded.run, recorded(lambda: [merge(*arguments) for arguments in seen], self.device, self._pool)
 
     @torch.inference_mode()
     def prepare(self, batch: int, width: int) -> None:
@@ -155,17 +195,8 @@ class Passes:
         if (batch, width) not in self._encoders:
             self._make_room()
             inputs = filled_up(torch.zeros((0, 0), dtype=torch.long), batch, width).to(self.device)
-            source, real = inputs[:-1], inputs[-1, 0]
-            lengths, memory = self._encode(source, real)
-            encoded = _Encoded(inputs, lengths, memory, lambda: None)
-
-            def work() -> None:
-                new = self._encode(source, real)
-                for kept, tensor in zip(tensors_of((lengths, memory)), tensors_of(new), strict=True):
-                    kept.copy_(tensor)
-
-            encoded.work = recorded(work, self.device, self._pool)
-            self._encoders[batch, width] = encoded
+            work = recorded(lambda: self._encode(inputs[:-1], inputs[-1, 0]), self.device, self._pool)
+            self._encoders[batch, width] = _Encoded(inputs, work, *work())
         return self._encoders[batch, width]
 
     def _encode(self, source: Tensor, real: Tensor) -> tuple[Tensor, Memory]:
@@ -176,9 +207,7 @@ class Passes:
         lengths = lengths.masked_fill(fills[:, None], 2).flatten()
         if candidates > 1:
             memory = memory.select(torch.arange(len(source), device=self.device).repeat_interleave(candidates))
-        # Copies, since keys and values are parts of one product, and stay in memory one by one.
-        layers = [KeyValues(keys.contiguous(), values.contiguous()) for keys, values in memory.layers]
-        return lengths, Memory(layers, memory.mask.clone())
+        return lengths, memory
 
     def _decoder(self, encoded: _Encoded, wide: int) -> Callable[[], Tensor]:
         """Every pass for a shape, made at its first use."""

@@ -9,15 +9,16 @@ import pytest
 import torch
 import toy
 from safetensors.torch import load_file
-from test_engine_passes import WAYS, sentences, wild_model
+from test_engine_passes import SMALL, WAYS, sentences, wild_model
 
 from lath.batches import pad
-from lath.config import Kind, NetworkSettings
+from lath.config import DecodeSettings, Kind, NetworkSettings
 from lath.decode import beam_search, decode
 from lath.engine.beam import BeamSearch
 from lath.engine.beam_attention import BeamMask, _attend_through_table, attend_gathered
+from lath.engine.decoding import RecordedDecoder
 from lath.engine.passes import Passes
-from lath.model import AT, build_model, padded_size, top_tokens
+from lath.model import AT, LocalTranslator, Residual, build_model, padded_size, top_tokens
 from lath.train import train
 from lath.translator import choose_device
 from lath.vocab import EOS
@@ -106,3 +107,36 @@ def test_recorded_passes_give_what_the_cpu_gives(kind: Kind, way: str) -> None:
         found = Passes(model.cuda(), settings).decode(source)
         assert [result.ids for result in found] == [result.ids for result in expected]
         assert [result.iterations for result in found] == [result.iterations for result in expected]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_fused_layers_compute_what_the_plain_ones_compute(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(1)
+    shape, tolerance = (3, 7, 512), 1e-5 if dtype == torch.float32 else 1e-2
+    settings = NetworkSettings(width=512, dropout=0.0)
+    residual, local = Residual(settings).eval(), LocalTranslator(512)
+    x, added, cell = (torch.randn(shape, generator=generator) for _ in range(3))
+    with torch.inference_mode():
+        expected = residual(x, added), *local(x, added, cell)
+        residual, local = residual.to("cuda", dtype), local.to("cuda", dtype)
+        given = [tensor.to("cuda", dtype) for tensor in (x, added, cell)]
+        found = residual(*given[:2]), *local(*given)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(one.float().cpu(), other, atol=tolerance)
+
+
+@pytest.mark.parametrize("kind", ["AT", "CMLM", "LAT"])
+def test_batch_after_batch_while_the_device_works_on_the_next(kind: Kind) -> None:
+    settings = DecodeSettings(iterations=3, beam=2)
+    network = dataclasses.replace(SMALL, kind=kind, max_positions=96)
+    model = build_model(network, 40, 40, True, torch.Generator().manual_seed(3)).eval()
+    with torch.no_grad():  # sharpen the outputs: at its initial scale every prediction is nearly a tie
+        for name, parameter in model.named_parameters():
+            if "table" in name or "positions" in name:
+                parameter.mul_(12)
+    sources = [sentences(count, count) for count in (3, 16, 3, 1, 16)]
+    expected = [decode(model.cpu(), source, settings) for source in sources]
+    decoder = RecordedDecoder(model.cuda(), choose_device("cuda"))
+    for _ in range(2):  # the second time nothing is recorded any more
+        found = list(decoder.decode_many(iter(sources), settings))
+        assert [[r.ids for r in batch] for batch in found] == [[r.ids for r in batch] for batch in expected]
