@@ -153,7 +153,7 @@ def test_forbidden_tokens_are_never_written(toy_run: Runs, tmp_path: Path) -> No
     sentences = [ours.source_vocab.encode(line) for line in LINES if line.strip()]
     for beam in (1, 3):
         settings = DecodeSettings(beam=beam)
-        written = [decoded.ids for decoded in theirs._decode_all(sentences, settings, False)]
+        written = [result.decoded.ids for result in theirs._decode_all(sentences, settings, False)]
         forbidden = {*NEVER_WRITTEN_AFTER_BEGIN, *range(ours.target_vocab.size, 1000)}
         assert [ids for ids in written if forbidden & set(ids)] == []
         if beam == 1:

@@ -80,7 +80,8 @@ def merge_on_device(
 ) -> MergedBatch:
     """What `merge_batch` does, with the same arguments and results, in one kernel.
 
-    The first call with new sizes or rules compiles: make it before a graph is captured.
+    The first call with a new K, or room for another power of two of tokens, compiles: make it before a graph is
+    captured. Rules, passes and limits are told to the kernel when it runs.
     `out` (of `allocate_outputs`) is written to if it is given. Its `next_lengths` may be the very tensor `lengths`, or
     `aims`: each program reads those of its sentence before it writes.
     """
@@ -121,36 +122,49 @@ class _Shape:
 
 
 class _Rules(NamedTuple):
-    """`MergeRules` as the kernel takes them. It is compiled for each set of switches, not for each number."""
+    """`MergeRules` as the kernel takes them: a switch is 0 or not.
 
-    collapse_repeats: int
-    concatenate_exact: int
-    edge_rules: int
-    slot_after_eos: int
-    to_input: int
-    empty_score: int
-    low: int
-    high: int
-    """These three are the bits of a float64; a float would reach the kernel as float32."""
-    margin: int
+    All are floats, for Triton compiles anew for each integer of a tuple that becomes 1 or a multiple of 16, though
+    told not to. A float reaches the kernel as float32, so three of them tell a float64.
+    """
+
+    collapse_repeats: float
+    concatenate_exact: float
+    edge_rules: float
+    slot_after_eos: float
+    to_input: float
+    empty_score: tuple[float, float, float]
+    low: tuple[float, float, float]
+    high: tuple[float, float, float]
+    margin: float
     """The band goes from aim * low - margin to aim * high + margin, each product cut to a whole number."""
 
     @staticmethod
     def of(rules: MergeRules) -> _Rules:
         relative, margin = (rules.band, 0) if rules.band < 1 else (0.0, int(rules.band))
-        reals = struct.pack("3d", math.log(rules.empty_probability), 1 - relative, 1 + relative)
-        empty_score, low, high = struct.unpack("3q", reals)
         return _Rules(
-            int(rules.collapse_repeats),
-            int(rules.concatenate_exact),
-            int(rules.edge_rules),
-            int(rules.slot_after_eos),
-            int(rules.adjust_to == "input"),
-            empty_score,
-            low,
-            high,
-            margin,
+            float(rules.collapse_repeats),
+            float(rules.concatenate_exact),
+            float(rules.edge_rules),
+            float(rules.slot_after_eos),
+            float(rules.adjust_to == "input"),
+            _thirds(math.log(rules.empty_probability)),
+            _thirds(1 - relative),
+            _thirds(1 + relative),
+            float(margin),
         )
+
+
+def _thirds(real: float) -> tuple[float, float, float]:
+    """Three float32 whose sum in float64, from left to right, is `real`: 3 x 24 bits hold its 53."""
+    first = _float32(real)
+    second = _float32(real - first)
+    return first, second, real - first - second
+
+
+def _float32(real: float) -> float:
+    rounded: float = struct.unpack("f", struct.pack("f", real))[0]
+    return rounded
 
 
 # ---- the kernel -----------------------------------------------------------------------------------------------
@@ -527,16 +541,17 @@ def _mask(length: tl.tensor, masks: tl.tensor, whole: tl.tensor, real: tl.tensor
 
 @_jit
 def _length_change(length: tl.tensor, aim: tl.tensor, rules: tl.tuple) -> tl.tensor:
-    low = (aim.to(tl.float64) * _real(rules.low)).to(tl.int32) - rules.margin
-    high = (aim.to(tl.float64) * _real(rules.high)).to(tl.int32) + rules.margin
+    margin = tl.cast(rules.margin, tl.int32)
+    low = (aim.to(tl.float64) * _real(rules.low)).to(tl.int32) - margin
+    high = (aim.to(tl.float64) * _real(rules.high)).to(tl.int32) + margin
     edge = tl.where(length < low, low, high)
     edge = tl.where(rules.to_input != 0, aim, edge)
     return tl.where((low <= length) & (length <= high), 0, edge - length)
 
 
 @_jit
-def _real(bits: tl.tensor) -> tl.tensor:
-    return bits.to(tl.int64).to(tl.float64, bitcast=True)
+def _real(thirds: tl.tuple) -> tl.tensor:
+    return tl.cast(thirds[0], tl.float64) + tl.cast(thirds[1], tl.float64) + tl.cast(thirds[2], tl.float64)
 
 
 @_jit
