@@ -157,7 +157,7 @@ def test_forbidden_tokens_are_never_written(toy_run: Runs, tmp_path: Path) -> No
         forbidden = {*NEVER_WRITTEN_AFTER_BEGIN, *range(ours.target_vocab.size, 1000)}
         assert [ids for ids in written if forbidden & set(ids)] == []
         if beam == 1:
-            assert written == [decoded.ids for decoded in ours._decode_all(sentences, settings, False)]
+            assert written == [result.decoded.ids for result in ours._decode_all(sentences, settings, False)]
 
 
 def test_two_vocabularies(toy_folder: Path, tmp_path: Path) -> None:
