@@ -31,7 +31,16 @@ from lath.evaluate import Score, evaluate
 from lath.exported import is_exported
 from lath.files import misaligned, read_lines
 from lath.progress import Bar
-from lath.sentences import FEWEST_BATCHES, Text, TokenRange, choose_text, taken_whole, usable_lines, whole_batches
+from lath.sentences import (
+    FEWEST_BATCHES,
+    LENGTHS,
+    Text,
+    TokenRange,
+    choose_text,
+    taken_whole,
+    usable_lines,
+    whole_batches,
+)
 from lath.speed import Report, Row, Times, percentile, sentence_medians, summarise
 from lath.translator import load
 
@@ -65,6 +74,8 @@ class Ways:
     """Turns of each row, of which the median counts."""
     batches: tuple[int, ...] = (8, 32, 128)
     """Sizes of batches for the throughput."""
+    lengths: tuple[int, ...] = LENGTHS
+    """Source tokens at which latency is measured against length."""
     tokens: TokenRange = (1, None)
     """Fewest and most source tokens of a sentence that is timed."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -286,7 +297,9 @@ def bench(
         compared = reference_row(rows, against)
         translators = list({row.model: row.translator for row in rows}.values())
         pool = usable_lines(lines[:SCANNED], translators)
-        text = choose_text(data, pool, ways.sentences, ways.tokens, lambda joined: taken_whole(translators, joined))
+        text = choose_text(
+            data, pool, ways.sentences, ways.tokens, lambda joined: taken_whole(translators, joined), ways.lengths
+        )
         times = measure(rows, text, ways)
         scores = [None] * len(rows) if right is None else bleu_scores(rows, lines, right, max(ways.batches))
         against_p50 = percentile(sentence_medians(times[compared].single), 0.5)

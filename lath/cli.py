@@ -168,6 +168,10 @@ def _add_using(verbs: Any) -> None:
     _add_set(show)
 
 
+BENCH_COUNTS = ("sentences", "repeats", "batches", "lengths")
+"""Flags whose defaults `bench.Ways` knows."""
+
+
 def _add_bench(verbs: Any) -> None:
     """The verb that measures speed."""
     bench = _verb(verbs, "bench", _bench, "Measure how fast models translate, all in one run.",
@@ -183,16 +187,21 @@ def _add_bench(verbs: Any) -> None:
         "--plot", type=Path, metavar="FILE", help="draw quality against latency into FILE (.svg or .png)"
     )
     bench.add_argument("--against", metavar="ROW", help="row of the table to compare with (LAT with 4 iterations)")
-    bench.add_argument("--sentences", type=_count, metavar="N", default=100, help="sentences to time at most (100)")
+    bench.add_argument("--sentences", type=_count, metavar="N", help="sentences to time at most (100)")
     bench.add_argument("--min-tokens", type=_count, metavar="N", default=1, help="source tokens of each at least (1)")
     bench.add_argument("--max-tokens", type=_count, metavar="N", help="source tokens of each at most (any number)")
-    bench.add_argument("--repeats", type=_count, metavar="N", default=5, help="turns of each row, medians count (5)")
+    bench.add_argument("--repeats", type=_count, metavar="N", help="turns of each row, medians count (5)")
     bench.add_argument(
         "--batches",
         type=_counts,
         metavar="N,N",
-        default=(8, 32, 128),
         help="sizes of batches for the throughput (8,32,128)",
+    )
+    bench.add_argument(
+        "--lengths",
+        type=_counts,
+        metavar="N,N",
+        help="source tokens for latency against length (10,20,40,80,160)",
     )
     bench.add_argument("--plain", action="store_true", help="measure the plain engine too, beside the fast ones")
     bench.add_argument("--threads", type=_count, metavar="N", help="threads of the CPU (as torch has it)")
@@ -371,11 +380,9 @@ def _bench(arguments: argparse.Namespace) -> None:
         precision=arguments.precision,
         threads=arguments.threads,
         plain=arguments.plain,
-        sentences=arguments.sentences,
-        repeats=arguments.repeats,
-        batches=arguments.batches,
         tokens=(fewest, most),
         overrides=_decode_overrides(arguments.overrides),
+        **{name: value for name in BENCH_COUNTS if (value := getattr(arguments, name)) is not None},
     )
     print(bench(arguments.models, arguments.data, ways, arguments.references, arguments.against, arguments.plot))
 

@@ -94,7 +94,12 @@ def near_length(counts: Sequence[int], length: int, wanted: int) -> list[tuple[i
 
 
 def choose_text(
-    data: Path, pool: Pool, most_sentences: int, tokens: TokenRange, whole: Callable[[list[str]], list[bool]]
+    data: Path,
+    pool: Pool,
+    most_sentences: int,
+    tokens: TokenRange,
+    whole: Callable[[list[str]], list[bool]],
+    lengths: Sequence[int] = LENGTHS,
 ) -> Text:
     """The sentences to time, and some of each length; `whole` tells which lines every model takes whole."""
     fewest, most = tokens
@@ -110,7 +115,7 @@ def choose_text(
     if pool.too_long:
         notes.append(f"{pool.too_long} lines left out: a model would translate them in parts")
     by_length: dict[int, list[str]] = {}
-    for length in LENGTHS:
+    for length in lengths:
         groups = near_length(pool.counts, length, PER_LENGTH)
         joined = [" ".join(pool.lines[number] for number in group) for group in groups]
         by_length[length] = [line for line, fits in zip(joined, whole(joined), strict=True) if fits]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import random
 import subprocess
@@ -17,12 +18,14 @@ from importlib.metadata import version
 from pathlib import Path
 
 import merge_cases
+import numpy as np
 import pytest
 import torch
 from merge_cases import EVERY_SWITCH, OFFICIAL, PAPER, Case
 
 from lath.engine.merge_batch import MergeStep
-from lath.engine.merge_kernel import Scratch, allocate_outputs, available, merge_on_device
+from lath.engine.merge_kernel import Scratch, _Rules, allocate_outputs, available, merge_on_device
+from lath.merge import MergeRules
 
 ROOT = Path(__file__).parents[1]
 
@@ -99,6 +102,22 @@ def test_scratch_holds_what_no_overlap_leaves() -> None:
     scratch = Scratch.allocate(torch.zeros(2, 7, 3))
     assert scratch.whole.shape == (2, 5, 23)
     assert scratch.real.shape == (2, 2, 23)
+
+
+@pytest.mark.parametrize("rules", EVERY_SWITCH)
+def test_no_rule_compiles_anew_and_none_loses_a_bit(rules: MergeRules) -> None:
+    """Triton compiles for some values of integers, never for those of floats, which it passes as float32."""
+    told = _Rules.of(rules)
+    reals = (told.empty_score, told.low, told.high)
+    assert {type(value) for value in (*told[:5], *(third for thirds in reals for third in thirds), told.margin)} == {
+        float
+    }
+    relative = rules.band if rules.band < 1 else 0.0
+    assert [sum(map(float, np.array(thirds, dtype=np.float32))) for thirds in reals] == [
+        math.log(rules.empty_probability),
+        1 - relative,
+        1 + relative,
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -140,3 +140,8 @@ def test_batches_are_whole(count: int, batch: int, filled: int) -> None:
 def test_a_throughput_is_that_of_several_batches() -> None:
     assert len(whole_batches(["a", "b"], 8, FEWEST_BATCHES)) == 4 * 8
     assert len(whole_batches(["a"] * 41, 8, FEWEST_BATCHES)) == 6 * 8
+
+
+def test_lengths_are_those_asked_for() -> None:
+    text = choose_text(DATA, pool(*[5] * 60), 7, (1, None), all_whole, lengths=(5, 20))
+    assert sorted(text.by_length) == [5, 20]
