@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,11 +47,11 @@ def batch_size(sentences: int) -> int:
 
 def filled_up(source: Tensor, batch: int, width: int) -> Tensor:
     """Sentences in a fixed shape: rows without one hold nothing but EOS; a row more says how many there are."""
-    rows = torch.full((batch + 1, width), PAD)
+    rows = np.full((batch + 1, width), PAD)  # numpy: a sentence may take little longer than a dozen tensor operations
     rows[:, 0] = EOS
-    rows[: source.shape[0], : source.shape[1]] = source
+    rows[: source.shape[0], : source.shape[1]] = source.numpy()
     rows[batch, 0] = source.shape[0]
-    return rows
+    return torch.from_numpy(rows)
 
 
 @dataclass
