@@ -1,0 +1,240 @@
+"""The paper's comparison on one task, from raw text to scores: python recipes/compare.py --help
+
+Every step is a `lath` command whose result stays under the run directory, and a step whose result is there is not done
+again. So the same command goes on after a kill, or after --minutes, which ends a step in a way that it can go on from.
+
+    RUN/raw                   prepared text                          lath prepare
+    RUN/teacher               AT on it                               lath train
+    RUN/train.txt, valid.txt  its translations                       lath distill
+    RUN/distilled             prepared text with these as targets    lath prepare
+    RUN/lat, RUN/cmlm, ...    the systems                            lath train
+    RUN/texts/lat.it4, ...    their translations of the test         lath translate
+    RUN/scores.json           scores with signatures                 lath evaluate; needs sacrebleu
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lath.config import load_recipe
+from lath.errors import UserError
+from lath.evaluate import compare, evaluate
+from lath.files import read_lines
+
+NOT_FINISHED = 75
+"""The exit code when time was over."""
+AT, CMLM, LAT = "network.kind=AT", "network.kind=CMLM", "network.kind=LAT"
+
+
+@dataclass(frozen=True)
+class System:
+    """A model: the text it learns from, what it is, and how it translates the test."""
+
+    text: str
+    """raw or distilled."""
+    settings: tuple[str, ...]
+    """For `lath train`."""
+    ways: dict[str, tuple[str, ...]]
+    """For `lath translate`, by name."""
+
+
+def iterations(*numbers: int, more: tuple[str, ...] = ()) -> dict[str, tuple[str, ...]]:
+    """A way of decoding for each number of iterations."""
+    return {f"it{number}": (f"decode.iterations={number}", *more) for number in numbers}
+
+
+BEAM = {"beam5": ("decode.beam=5",)}
+LENGTHS = ("decode.length_candidates=5",)
+FOUR = "decode.iterations=4"
+MERGING = {
+    "it4-paper": (FOUR, "decode.rules=paper"),
+    "it4-repeats": (FOUR, "decode.merge.collapse_repeats=false"),
+    "it4-band10": (FOUR, "decode.merge.band=0.1"),
+    "it4-input": (FOUR, "decode.merge.adjust_to=input"),
+    "it4-first": (FOUR, "decode.adjust_towards=first"),
+    "it4-lengths3": (FOUR, "decode.length_candidates=3"),
+}
+SYSTEMS = {
+    "teacher": System("raw", (AT,), BEAM),
+    "lat": System("distilled", (LAT,), {**iterations(1, 2, 4, 10), **MERGING}),
+    "cmlm": System("distilled", (CMLM,), iterations(1, 4, 10, more=LENGTHS)),
+    "at-12-1": System("distilled", (AT, "network.encoder_layers=12", "network.decoder_layers=1"), BEAM),
+    "lat-raw": System("raw", (LAT,), iterations(1, 4)),
+    "cmlm-raw": System("raw", (CMLM,), iterations(1, 4, 10, more=LENGTHS)),
+    **{
+        f"lat-k{length}": System("distilled", (LAT, f"network.piece_length={length}"), iterations(1, 4))
+        for length in (2, 4, 5, 6)
+    },
+    **{f"lat-seed{seed}": System("distilled", (LAT, f"train.seed={seed}"), iterations(1, 2, 4, 10)) for seed in (2, 3)},
+    **{
+        f"cmlm-seed{seed}": System("distilled", (CMLM, f"train.seed={seed}"), iterations(1, 4, 10, more=LENGTHS))
+        for seed in (2, 3)
+    },
+}
+MAIN = ("teacher", "lat", "cmlm")
+CLAIMS = (("lat.it1", "cmlm.it1"), ("lat.it4", "cmlm.it10"), ("lat.it4", "teacher.beam5"))
+"""What the paper says of these pairs is tested by paired bootstrap."""
+
+
+class TimeOver(Exception):
+    """The minutes are over; what was being done can go on later."""
+
+
+class Steps:
+    """Runs commands until a deadline."""
+
+    def __init__(self, minutes: float | None) -> None:
+        self.deadline = None if minutes is None else time.monotonic() + 60 * minutes
+
+    def lath(self, *arguments: object, to: Path | None = None) -> None:
+        """One command; its output goes to a file where one is named, whole or not at all."""
+        line = [sys.executable, "-m", "lath", *map(str, arguments)]
+        left = None if self.deadline is None else self.deadline - time.monotonic()
+        if left is not None and left <= 0:
+            raise TimeOver
+        print("lath", *arguments, *(["->", to] if to else []), flush=True)
+        partial = None if to is None else to.with_name(to.name + ".partial")
+        stream = None if partial is None else partial.open("wb")
+        with subprocess.Popen(line, stdout=stream) as process:
+            try:
+                code = process.wait(left)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGTERM)  # training saves its state
+                process.wait()
+                raise TimeOver from None
+        if stream is not None:
+            stream.close()
+        if code:
+            raise UserError(f"lath {arguments[0]} ended with {code}; its own message is above")
+        if partial is not None and to is not None:
+            partial.rename(to)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Do what is missing, up to the translations of the test."""
+    steps, folder = Steps(options.minutes), options.run
+    data = load_recipe(options.recipe, list(of_system(options.overrides, ""))).data
+    prepare(steps, options, "raw")
+    for name in options.systems:
+        system = SYSTEMS[name]
+        if system.text == "distilled":
+            train(steps, options, "teacher")
+            for part, source in (("train", data.train_source), ("valid", data.valid_source)):
+                text = folder / f"{part}.txt"
+                if not text.exists():
+                    steps.lath(
+                        "distill", folder / "teacher" / "model", source, text, *sets(["decode.batch_sentences=512"])
+                    )
+            targets = [f"data.{part}_target={folder / f'{part}.txt'}" for part in ("train", "valid")]
+            prepare(steps, options, "distilled", "--vocab-from", folder / "raw", *sets(targets))
+        train(steps, options, name)
+        (folder / "texts").mkdir(exist_ok=True)
+        for way, settings in system.ways.items():
+            text = folder / "texts" / f"{name}.{way}"
+            if not text.exists():
+                steps.lath("translate", folder / name / "model", options.test[0], *sets(settings), to=text)
+
+
+def prepare(steps: Steps, options: argparse.Namespace, name: str, *more: object) -> None:
+    """The recipe's text as a data directory."""
+    if not (options.run / name).exists():
+        overrides = sets(
+            override for override in of_system(options.overrides, "") if override.startswith(("data.", "vocab."))
+        )
+        steps.lath("prepare", options.recipe, options.run / name, *overrides, *more)
+
+
+def train(steps: Steps, options: argparse.Namespace, name: str) -> None:
+    """A system's model, from where it was left."""
+    folder, system = options.run / name, SYSTEMS[name]
+    if (folder / "model").exists():
+        return
+    overrides = [*system.settings, *of_system(options.overrides, ""), *of_system(options.overrides, name)]
+    resume = ["--resume"] if (folder / "checkpoints").exists() and any((folder / "checkpoints").iterdir()) else []
+    if folder.exists() and not resume:
+        raise UserError(f"{folder}: a run without a checkpoint; remove it to start over")
+    steps.lath("train", options.recipe, options.run / system.text, folder, *sets(overrides), *resume)
+
+
+def of_system(overrides: list[str], name: str) -> Iterator[str]:
+    """Those of one system, written NAME:section.key=value; without a name those of all."""
+    for override in overrides:
+        owner, colon, rest = override.partition(":")
+        if colon and owner in SYSTEMS:
+            if owner == name:
+                yield rest
+        elif not name:
+            yield override
+
+
+def sets(overrides: object) -> list[str]:
+    """As flags of a command."""
+    assert isinstance(overrides, (list, tuple, Iterator))
+    return [part for override in overrides for part in ("--set", str(override))]
+
+
+def score(options: argparse.Namespace) -> None:
+    """Score every translation there is, and test the claims."""
+    references = list(read_lines(options.test[1]))
+    texts = {
+        path.name: list(read_lines(path))
+        for path in sorted((options.run / "texts").glob("*.*"))
+        if path.suffix != ".partial"
+    }
+    scores = {}
+    print("\n| system | " + ("tokenised " if options.tokenised else "") + "BLEU | length | chrF |\n|---|--:|--:|--:|")
+    for name, lines in texts.items():
+        report = evaluate(lines, references, tokenised=options.tokenised)
+        scores[name] = asdict(report)
+        print(f"| {name} | {report.bleu.value:.2f} | {report.length_ratio:.3f} | {report.chrf.value:.1f} |")
+    claims = {}
+    for one, other in CLAIMS:
+        if one in texts and other in texts:
+            found = compare(texts[other], texts[one], references, tokenised=options.tokenised)
+            claims[f"{one} against {other}"] = asdict(found)
+            print(f"\n{one} against {other}: {found}")
+    document = {"test": str(options.test[0]), "scores": scores, "claims": claims}
+    (options.run / "scores.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def main() -> int:
+    """Run, then score."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("run", type=Path, help="directory for everything that is made")
+    parser.add_argument("--test", type=Path, nargs=2, required=True, metavar=("SOURCE", "REFERENCE"))
+    parser.add_argument(
+        "--systems", nargs="+", default=list(MAIN), choices=SYSTEMS, metavar="NAME", help=", ".join(SYSTEMS)
+    )
+    parser.add_argument("--minutes", type=float, help="stop after so many, with exit code 75; the same command goes on")
+    parser.add_argument("--tokenised", action="store_true", help="the text is tokenised: BLEU on its tokens")
+    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="[NAME:]SECTION.KEY=VALUE",
+                        help="a setting for all systems, or for the named one")  # fmt: skip
+    options = parser.parse_args()
+    options.run.mkdir(parents=True, exist_ok=True)
+    try:
+        run(options)
+        if importlib.util.find_spec("sacrebleu"):
+            score(options)
+        else:
+            print("the translations are there; repeat the command where sacrebleu is to score them", file=sys.stderr)
+    except TimeOver:
+        print("time is over; the same command goes on from here", file=sys.stderr)
+        return NOT_FINISHED
+    except UserError as error:
+        print(f"compare: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

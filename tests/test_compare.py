@@ -1,0 +1,103 @@
+"""recipes/compare.py: what is missing is done, in order, and what is there is left alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def compare() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("compare_recipe", ROOT / "recipes" / "compare.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """A recipe with its text, and a test."""
+    for name, sample_name, lines in (("train", "tatoeba", 60), ("test", "tatoeba.test", 3)):
+        for language in ("de", "en"):
+            sample = (ROOT / "demo" / f"{sample_name}.{language}").read_text(encoding="utf-8").splitlines()
+            (tmp_path / f"{name}.{language}").write_text("\n".join(sample[:lines]) + "\n", encoding="utf-8")
+    recipe = (ROOT / "recipes" / "tutorial.toml").read_text(encoding="utf-8")
+    recipe = recipe.replace("runs/tutorial/valid", str(tmp_path / "test")).replace("runs/tutorial", str(tmp_path))
+    (tmp_path / "task.toml").write_text(recipe.replace("size = 1000", "size = 400"), encoding="utf-8")
+    return tmp_path
+
+
+def main(module: ModuleType, text: Path, *more: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    test = [str(text / "test.de"), str(text / "test.en")]
+    arguments = [str(text / "task.toml"), str(text / "run"), "--test", *test, *more]
+    monkeypatch.setattr(sys, "argv", ["compare.py", *arguments])
+    return int(module.main())
+
+
+class Fake:
+    """Commands that only leave behind what the real ones would."""
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self.asked: list[list[str]] = []
+
+    def lath(self, *arguments: object, to: Path | None = None) -> None:
+        given = [str(argument) for argument in arguments]
+        self.asked.append(given)
+        if given[0] in ("prepare", "train"):
+            made = Path(given[2 if given[0] == "prepare" else 3])
+            (made / "model").mkdir(parents=True)
+        elif given[0] == "distill":
+            Path(given[3]).write_text("x\n", encoding="utf-8")
+        else:
+            assert to is not None
+            to.write_text("a b c d\n" * 3, encoding="utf-8")
+
+
+def test_students_come_after_their_teacher(
+    compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = Fake()
+    monkeypatch.setattr(compare, "Steps", lambda minutes: fake)
+    more = ("--systems", "cmlm", "lat", "--set", "train.steps=7", "--set", "lat:train.seed=5")
+    assert main(compare, text, *more, monkeypatch=monkeypatch) == 0
+    run = str(text / "run")
+    made = [[word.removeprefix(run + "/") for word in line[: 4 if line[0] != "prepare" else 3]] for line in fake.asked]
+    assert [line[0] for line in made[:7]] == ["prepare", "train", "distill", "distill", "prepare", "train", "translate"]
+    assert [line[-1] for line in made[:6]] == ["raw", "teacher", "train.txt", "valid.txt", "distilled", "cmlm"]
+    trained = {line[3].removeprefix(run + "/"): line for line in fake.asked if line[0] == "train"}
+    assert all("train.steps=7" in line for line in trained.values())
+    assert [name for name, line in trained.items() if "train.seed=5" in line] == ["lat"]
+    assert "| lat.it4 |" in capsys.readouterr().out
+    scores = json.loads((text / "run" / "scores.json").read_text(encoding="utf-8"))
+    assert set(scores["claims"]) == {"lat.it1 against cmlm.it1", "lat.it4 against cmlm.it10"}
+
+    before = len(fake.asked)
+    assert main(compare, text, *more, monkeypatch=monkeypatch) == 0
+    assert len(fake.asked) == before  # everything is there
+
+
+def test_the_teacher_for_real_and_time_that_is_over(
+    compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("--systems", "teacher")
+    assert main(compare, text, *more, "--minutes", "0", monkeypatch=monkeypatch) == compare.NOT_FINISHED
+    assert main(compare, text, *more, "--minutes", "9", monkeypatch=monkeypatch) == 0
+    assert (text / "run" / "texts" / "teacher.beam5").read_text(encoding="utf-8").count("\n") == 3
+    assert "teacher.beam5" in capsys.readouterr().out
+
+
+def test_a_command_that_fails_is_told(
+    compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(compare, text, "--set", "data.train_source=nowhere.de", monkeypatch=monkeypatch) == 2
+    assert "compare: error: lath prepare ended with 2; its own message is above" in capsys.readouterr().err
