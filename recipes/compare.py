@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -122,26 +123,20 @@ class Steps:
 def run(options: argparse.Namespace) -> None:
     """Do what is missing, up to the translations of the test."""
     steps, folder = Steps(options.minutes), options.run
-    data = load_recipe(options.recipe, list(of_system(options.overrides, ""))).data
     prepare(steps, options, "raw")
-    for name in options.systems:
-        system = SYSTEMS[name]
-        if system.text == "distilled":
-            train(steps, options, "teacher")
-            for part, source in (("train", data.train_source), ("valid", data.valid_source)):
-                text = folder / f"{part}.txt"
-                if not text.exists():
-                    steps.lath(
-                        "distill", folder / "teacher" / "model", source, text, *sets(["decode.batch_sentences=512"])
-                    )
-            targets = [f"data.{part}_target={folder / f'{part}.txt'}" for part in ("train", "valid")]
-            prepare(steps, options, "distilled", "--vocab-from", folder / "raw", *sets(targets))
-        train(steps, options, name)
-        (folder / "texts").mkdir(exist_ok=True)
-        for way, settings in system.ways.items():
-            text = folder / "texts" / f"{name}.{way}"
-            if not text.exists():
-                steps.lath("translate", folder / name / "model", options.test[0], *sets(settings), to=text)
+    if any(SYSTEMS[name].text == "distilled" for name in options.systems):
+        train(steps, options, "teacher")
+        data = load_recipe(options.recipe, list(of_system(options.overrides, ""))).data
+        for part, source in (("train", data.train_source), ("valid", data.valid_source)):
+            if not (folder / f"{part}.txt").exists():
+                steps.lath("distill", folder / "teacher" / "model", source, folder / f"{part}.txt")
+        targets = [f"data.{part}_target={folder / f'{part}.txt'}" for part in ("train", "valid")]
+        prepare(steps, options, "distilled", "--vocab-from", folder / "raw", *sets(targets))
+    (folder / "texts").mkdir(exist_ok=True)
+    ways = [(name, way) for name in options.systems for way in SYSTEMS[name].ways]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(lambda name: train(steps, options, name), options.systems))
+        list(pool.map(lambda way: translate(steps, options, *way), ways))
 
 
 def prepare(steps: Steps, options: argparse.Namespace, name: str, *more: object) -> None:
@@ -163,6 +158,13 @@ def train(steps: Steps, options: argparse.Namespace, name: str) -> None:
     if folder.exists() and not resume:
         raise UserError(f"{folder}: a run without a checkpoint; remove it to start over")
     steps.lath("train", options.recipe, options.run / system.text, folder, *sets(overrides), *resume)
+
+
+def translate(steps: Steps, options: argparse.Namespace, name: str, way: str) -> None:
+    """The test in a system's translation."""
+    text = options.run / "texts" / f"{name}.{way}"
+    if not text.exists():
+        steps.lath("translate", options.run / name / "model", options.test[0], *sets(SYSTEMS[name].ways[way]), to=text)
 
 
 def of_system(overrides: list[str], name: str) -> Iterator[str]:
@@ -215,6 +217,7 @@ def main() -> int:
     parser.add_argument(
         "--systems", nargs="+", default=list(MAIN), choices=SYSTEMS, metavar="NAME", help=", ".join(SYSTEMS)
     )
+    parser.add_argument("--jobs", type=int, default=1, help="systems trained, and texts translated, side by side (1)")
     parser.add_argument("--minutes", type=float, help="stop after so many, with exit code 75; the same command goes on")
     parser.add_argument("--tokenised", action="store_true", help="the text is tokenised: BLEU on its tokens")
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="[NAME:]SECTION.KEY=VALUE",
