@@ -323,7 +323,9 @@ class Best(NamedTuple):
 
     def decoded(self) -> list[Decoded]:
         """The winners as translations."""
-        rows = zip(self.tokens.tolist(), self.lengths.tolist(), self.scores.tolist(), strict=True)
+        lengths: list[int] = self.lengths.tolist()
+        written = self.tokens[:, : max(lengths)].tolist()  # most hypotheses end long before they must
+        rows = zip(written, lengths, self.scores.tolist(), strict=True)
         return [Decoded(ids[:size], score, size + 1) for ids, size, score in rows]
 
 
