@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lath.config import NetworkSettings
-from lath.engine.beam_attention import BeamMask, beam_attention, store
+from lath.engine.beam_attention import BeamMask, attend_few, beam_attention, few_queries, store
 from lath.engine.pointwise import can_fuse, lstm_gates, residual_norm
 from lath.engine.top_tokens import has_kernel, top_tokens_by_kernel
 from lath.packed import Packed, PackedMask, PackedSource, packed_attention
@@ -116,6 +116,8 @@ class Attention(nn.Module):
             mixed = packed_attention(query, attended.keys, attended.values, mask)
         elif isinstance(mask, BeamMask):
             mixed = beam_attention(query, attended.keys, attended.values, mask)
+        elif few_queries(query, mask):
+            mixed = attend_few(query, attended.keys, attended.values, mask)
         else:
             query, keys, values = query.transpose(1, 2), attended.keys.transpose(1, 2), attended.values.transpose(1, 2)
             mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask).transpose(1, 2)

@@ -103,7 +103,8 @@ def test_attention_reads_the_past_through_the_table_of_ancestors() -> None:
 
 KERNEL = """
 import torch
-from lath.engine.beam_attention import BeamMask, _attend_through_table, attend_gathered
+from torch.nn import functional
+from lath.engine.beam_attention import BeamMask, _attend_through_table, attend_few, attend_gathered
 generator = torch.Generator().manual_seed(1)
 for step in (0, 3, 40):
     keys, values = (torch.randn(2, 41, 3, 4, 8, generator=generator) for _ in range(2))
@@ -112,6 +113,17 @@ for step in (0, 3, 40):
     mask = BeamMask(torch.tensor([step]), ancestors)
     found, expected = (attend(query, keys, values, mask) for attend in (_attend_through_table, attend_gathered))
     assert torch.allclose(found, expected, atol=1e-5), (found - expected).abs().max()
+
+for length in (1, 31, 70):
+    query = torch.randn(2, 5, 3, 4, 16, generator=generator).unbind(2)[1]
+    keys, values = torch.randn(2, length, 2, 4, 16, generator=generator).unbind(2)
+    bias = torch.zeros(2, 1, 1, length)
+    bias[0, ..., length // 2 + 1 :] = -torch.inf
+    bias[1, ..., : length - 1] = -torch.inf  # whole blocks that are hidden come first
+    found = attend_few(query, keys, values, bias)
+    turned = (tensor.transpose(1, 2) for tensor in (query, keys, values))
+    expected = functional.scaled_dot_product_attention(*turned, attn_mask=bias).transpose(1, 2)
+    assert torch.allclose(found, expected, atol=1e-5), (length, (found - expected).abs().max())
 """
 
 

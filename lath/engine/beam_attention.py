@@ -52,6 +52,32 @@ def attend_gathered(query: Tensor, keys: Tensor, values: Tensor, mask: BeamMask)
     return mixed.squeeze(3)
 
 
+MOST_QUERIES = 16
+"""Hypotheses of a sentence that are attended to the source side by side."""
+
+
+def few_queries(query: Tensor, bias: Tensor) -> bool:
+    """Whether a kernel attends these queries (B x k x H x D/H): some hypotheses of a beam against their source."""
+    size = query.shape[-1]
+    on_gpu = HAS_TRITON and query.is_cuda and not torch.is_grad_enabled()
+    narrow = query.shape[1] <= MOST_QUERIES and size >= 16 and size & (size - 1) == 0
+    return on_gpu and narrow and bias.dtype != torch.bool and bias.shape[1:3] == (1, 1)
+
+
+def attend_few(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+    """B x k x H x D/H queries against B x S x H x D/H keys, with B x 1 x 1 x S added to the scores."""
+    from lath.engine.kernels import few_queries_kernel
+
+    batch, queries, heads, size = query.shape
+    assert all(tensor.stride()[2:] == (size, 1) for tensor in (query, keys, values)), "heads lie side by side"
+    out = torch.empty((batch, queries, heads, size), dtype=query.dtype, device=query.device)
+    few_queries_kernel[(batch, heads)](
+        query, keys, values, bias, out, queries, keys.shape[1], size**-0.5, *query.stride()[:2], *keys.stride()[:2],
+        *values.stride()[:2], bias.stride(0), HEADS=heads, SIZE=size, ROWS=MOST_QUERIES, BLOCK=BLOCK, num_warps=2,
+    )  # fmt: skip
+    return out
+
+
 def _attend_through_table(query: Tensor, keys: Tensor, values: Tensor, mask: BeamMask) -> Tensor:
     from lath.engine.kernels import attend_kernel
 

@@ -44,6 +44,42 @@ if importlib.util.find_spec("triton"):
         tl.store(out + (row.to(tl.int64) * HEADS + head) * SIZE + dims, (mixed / total).to(out.dtype.element_ty))
 
     @triton.jit
+    def few_queries_kernel(
+        query, keys, values, bias, out, queries, length, scale,
+        query_batch, query_row, key_batch, key_row, value_batch, value_row, bias_batch,
+        HEADS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """One program for each sentence and head: all its queries against blocks of its keys, softmax in one pass."""
+        sentence, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+        row, dims = tl.arange(0, ROWS), tl.arange(0, SIZE)
+        there = row < queries
+        place = query + sentence * query_batch + row[:, None] * query_row + head * SIZE + dims[None, :]
+        asked = tl.load(place, mask=there[:, None], other=0.0)
+        top = tl.full((ROWS,), float("-inf"), tl.float32)
+        total = tl.zeros((ROWS,), tl.float32)
+        mixed = tl.zeros((ROWS, SIZE), tl.float32)
+        start = tl.zeros((), tl.int32)
+        while start < length:
+            column = start + tl.arange(0, BLOCK)
+            inside = column < length
+            key_place = keys + sentence * key_batch + column[:, None] * key_row + head * SIZE + dims[None, :]
+            key = tl.load(key_place, mask=inside[:, None], other=0.0)
+            added = tl.load(bias + sentence * bias_batch + column, mask=inside, other=float("-inf")).to(tl.float32)
+            score = tl.dot(asked, tl.trans(key), input_precision="ieee") * scale + added[None, :]
+            # A block whose keys are all hidden must not make -inf minus -inf of a row that has seen none yet.
+            higher = tl.maximum(tl.maximum(top, tl.max(score, axis=1)), -1e30)
+            weight = tl.exp(score - higher[:, None])
+            value_place = values + sentence * value_batch + column[:, None] * value_row + head * SIZE + dims[None, :]
+            value = tl.load(value_place, mask=inside[:, None], other=0.0)
+            shrink = tl.exp(top - higher)
+            mixed = mixed * shrink[:, None] + tl.dot(weight.to(value.dtype), value, input_precision="ieee")
+            total = total * shrink + tl.sum(weight, axis=1)
+            top = higher
+            start += BLOCK
+        out_place = out + ((sentence * queries + row[:, None]) * HEADS + head) * SIZE + dims[None, :]
+        tl.store(out_place, (mixed / total[:, None]).to(out.dtype.element_ty), mask=there[:, None])
+
+    @triton.jit
     def _allowed(ids, size, b0, b1, b2, b3, b4):
         """Which tokens may be written."""
         return (ids < size) & (ids != b0) & (ids != b1) & (ids != b2) & (ids != b3) & (ids != b4)

@@ -10,12 +10,13 @@ import torch
 import toy
 from safetensors.torch import load_file
 from test_engine_passes import SMALL, WAYS, sentences, wild_model
+from torch.nn import functional
 
 from lath.batches import pad
 from lath.config import DecodeSettings, Kind, NetworkSettings
 from lath.decode import beam_search, decode
 from lath.engine.beam import BeamSearch
-from lath.engine.beam_attention import BeamMask, _attend_through_table, attend_gathered
+from lath.engine.beam_attention import BeamMask, _attend_through_table, attend_few, attend_gathered, few_queries
 from lath.engine.decoding import RecordedDecoder
 from lath.engine.passes import Passes
 from lath.model import AT, LocalTranslator, Residual, build_model, padded_size, top_tokens
@@ -140,3 +141,20 @@ def test_batch_after_batch_while_the_device_works_on_the_next(kind: Kind) -> Non
     for _ in range(2):  # the second time nothing is recorded any more
         found = list(decoder.decode_many(iter(sources), settings))
         assert [[r.ids for r in batch] for batch in found] == [[r.ids for r in batch] for batch in expected]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("length", [1, 31, 40, 130])
+def test_few_queries_are_attended_as_by_torch(dtype: torch.dtype, length: int) -> None:
+    generator = torch.Generator("cuda").manual_seed(length)
+    query = torch.randn((3, 5, 3, 8, 64), generator=generator, device="cuda").to(dtype).unbind(2)[0]
+    keys, values = torch.randn((3, length, 2, 8, 64), generator=generator, device="cuda").to(dtype).unbind(2)
+    bias = torch.zeros((3, 1, 1, length), dtype=dtype, device="cuda")
+    bias[0, ..., length // 2 + 1 :] = -torch.inf
+    bias[1, ..., : length - 1] = -torch.inf
+    with torch.inference_mode():
+        assert few_queries(query, bias)
+        found = attend_few(query, keys, values, bias).float()
+    turned = (tensor.float().transpose(1, 2) for tensor in (query, keys, values))
+    expected = functional.scaled_dot_product_attention(*turned, attn_mask=bias.float()).transpose(1, 2)
+    assert torch.allclose(found, expected, atol=1e-5 if dtype == torch.float32 else 5e-3)
