@@ -32,12 +32,12 @@ from lath.exported import is_exported
 from lath.files import misaligned, read_lines
 from lath.progress import Bar
 from lath.sentences import (
-    FEWEST_BATCHES,
     LENGTHS,
     Text,
     TokenRange,
     choose_text,
     taken_whole,
+    throughput_lines,
     usable_lines,
     whole_batches,
 )
@@ -244,7 +244,7 @@ def take_turn(row: Row, text: Text, ways: Ways, times: Times) -> None:
     """Everything that is timed, once."""
     times.single.append([timed(row, [line]) for line in text.timed])
     for batch in ways.batches:
-        times.batches.setdefault(batch, []).append(timed(row, whole_batches(text.timed, batch, FEWEST_BATCHES), batch))
+        times.batches.setdefault(batch, []).append(timed(row, throughput_lines(text, batch), batch))
     for length, lines in text.by_length.items():
         times.lengths.setdefault(length, []).append([timed(row, [line]) for line in lines])
 

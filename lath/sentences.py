@@ -132,6 +132,11 @@ def choose_text(
     )
 
 
+def throughput_lines(text: Text, batch: int) -> list[str]:
+    """The timed lines as often as it takes for a throughput."""
+    return whole_batches(text.timed, batch, FEWEST_BATCHES)
+
+
 def whole_batches(lines: Sequence[str], batch: int, fewest: int = 1) -> list[str]:
     """The lines, from the start again at the end, as many as fill whole batches, and at least `fewest` of them.
 

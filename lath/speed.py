@@ -20,7 +20,7 @@ from lath import __version__
 from lath.config import DecodeSettings
 from lath.evaluate import Score
 from lath.exported import Exported
-from lath.sentences import FEWEST_BATCHES, Text, whole_batches
+from lath.sentences import Text, throughput_lines
 from lath.translator import Translator
 
 STAGES = ("tokenise", "encode", "decode", "merge", "detokenise")
@@ -141,8 +141,7 @@ def summarise(row: Row, times: Times, against_p50: float, text: Text, bleu: Scor
     single = sentence_medians(times.single)
     p50, p95 = percentile(single, 0.5), percentile(single, 0.95)
     throughput = {
-        batch: len(whole_batches(text.timed, batch, FEWEST_BATCHES)) / statistics.median(took)
-        for batch, took in times.batches.items()
+        batch: len(throughput_lines(text, batch)) / statistics.median(took) for batch, took in times.batches.items()
     }
     best = max(throughput, key=throughput.__getitem__)
     at_length = {length: 1e3 * percentile(sentence_medians(turns), 0.5) for length, turns in times.lengths.items()}

@@ -98,3 +98,9 @@ def wild(toy_run: Runs) -> Translators:
 def model_copy(toy_run: Runs, tmp_path: Path) -> Path:
     """A model directory (LAT) that a test may spoil."""
     return Path(shutil.copytree(toy_run("LAT") / "model", tmp_path / "model"))
+
+
+@pytest.fixture
+def few_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A throughput of as many batches as the sentences fill; how many at least is told by test_sentences.py."""
+    monkeypatch.setattr("lath.sentences.FEWEST_BATCHES", 1)

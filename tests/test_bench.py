@@ -35,12 +35,7 @@ from lath.sentences import WARM_UP, Text
 from lath.speed import STAGES, Row
 from lath.translator import Translator, load
 
-
-@pytest.fixture(autouse=True)
-def _few_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many batches as the sentences fill; how many at least is told by test_sentences.py."""
-    monkeypatch.setattr("lath.bench.FEWEST_BATCHES", 1)
-    monkeypatch.setattr("lath.speed.FEWEST_BATCHES", 1)
+pytestmark = pytest.mark.usefixtures("few_batches")
 
 
 Capsys = pytest.CaptureFixture[str]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
+from interpreter import run_interpreted
 
 from lath.batches import pad
 from lath.config import NetworkSettings
@@ -129,6 +126,4 @@ for length in (1, 31, 70):
 
 @pytest.mark.skipif(not HAS_TRITON, reason="no Triton here")
 def test_the_kernel_gives_what_gathering_gives() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}  # read when Triton is imported
-    done = subprocess.run([sys.executable, "-c", KERNEL], env=environment, text=True, capture_output=True)
-    assert done.returncode == 0, done.stderr
+    run_interpreted(KERNEL)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
+from interpreter import run_interpreted
 
 from lath.engine.pointwise import can_fuse
 from lath.engine.top_tokens import HAS_TRITON
@@ -40,9 +37,7 @@ for width in (8, 20):
 
 @pytest.mark.skipif(not HAS_TRITON, reason="no Triton here")
 def test_the_kernels_compute_what_the_layers_compute() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}  # read when Triton is imported
-    done = subprocess.run([sys.executable, "-c", SAME], env=environment, text=True, capture_output=True)
-    assert done.returncode == 0, done.stderr
+    run_interpreted(SAME)
 
 
 def test_the_cpu_has_no_kernel() -> None:

@@ -146,6 +146,8 @@ def test_without_one_the_remedy_is_told(model_copy: Path) -> None:
     decoder = choose_decoder(translator.model, torch.device("cuda"), "plain")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="decode.shortlist is for the CPU"):
         decoder.decode(torch.tensor([[6, 2]]), DecodeSettings(shortlist=True))
+    with pytest.raises(UserError, match="not for recorded work"):
+        translator.with_engine("recorded").translate(["ba", "ko"], shortlist=True)
 
 
 def test_the_command_line_makes_and_uses_one(toy_folder: Path, model_copy: Path) -> None:

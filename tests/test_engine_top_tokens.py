@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
+from interpreter import run_interpreted
 
 from lath.engine.top_tokens import HAS_TRITON, has_kernel
 
@@ -30,9 +27,7 @@ assert top_tokens_by_kernel(tied, 200, (0,), 3)[1].tolist() == [[1, 2, 3]]
 
 @pytest.mark.skipif(not HAS_TRITON, reason="no Triton here")
 def test_the_kernels_choose_what_the_plain_way_chooses() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}  # read when Triton is imported
-    done = subprocess.run([sys.executable, "-c", SAME], env=environment, text=True, capture_output=True)
-    assert done.returncode == 0, done.stderr
+    run_interpreted(SAME)
 
 
 def test_the_cpu_has_no_kernel() -> None:

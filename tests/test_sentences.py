@@ -18,8 +18,8 @@ from lath.sentences import (
     choose_text,
     near_length,
     taken_whole,
+    throughput_lines,
     usable_lines,
-    whole_batches,
 )
 from lath.translator import Translator
 
@@ -138,8 +138,9 @@ def test_batches_are_whole(count: int, batch: int, filled: int) -> None:
 
 
 def test_a_throughput_is_that_of_several_batches() -> None:
-    assert len(whole_batches(["a", "b"], 8, FEWEST_BATCHES)) == 4 * 8
-    assert len(whole_batches(["a"] * 41, 8, FEWEST_BATCHES)) == 6 * 8
+    for count, batches in ((2, FEWEST_BATCHES), (41, 6)):
+        text = choose_text(DATA, pool(*[5] * (20 + count)), count, (1, None), all_whole)
+        assert len(throughput_lines(text, 8)) == batches * 8
 
 
 def test_lengths_are_those_asked_for() -> None:

@@ -30,12 +30,7 @@ from lath.speed import (
 )
 from lath.translator import Translator, with_overrides
 
-
-@pytest.fixture(autouse=True)
-def _few_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many batches as the sentences fill; how many at least is told by test_sentences.py."""
-    monkeypatch.setattr("lath.bench.FEWEST_BATCHES", 1)
-    monkeypatch.setattr("lath.speed.FEWEST_BATCHES", 1)
+pytestmark = pytest.mark.usefixtures("few_batches")
 
 
 TEXT = Text(["w"] * 20, ["a", "b", "c"], [20, 25, 30], {20: ["x"], 160: ["y"]}, ["a note"])

@@ -54,6 +54,22 @@ def filled_up(source: Tensor, batch: int, width: int) -> Tensor:
     return torch.from_numpy(rows)
 
 
+def cut_to_fit(lengths: list[int], fits: Callable[[int, int], bool]) -> Iterator[tuple[slice, int]]:
+    """Rows in parts whose size, in the ladder, and longest sentence fit; with each part its longest.
+
+    >>> list(cut_to_fit([2, 3, 9, 9, 4], lambda size, longest: size * longest <= 20))
+    [(slice(0, 2, None), 3), (slice(2, 4, None), 9), (slice(4, 5, None), 4)]
+    """
+    start = 0
+    while start < len(lengths):
+        size = batch_size(len(lengths) - start)
+        while size > 1 and not fits(size, max(lengths[start : start + size])):
+            size //= 2
+        part = slice(start, min(start + size, len(lengths)))
+        yield part, max(lengths[part])
+        start += size
+
+
 @dataclass
 class _Search:
     """The tensors of one shape, B sentences of S source tokens in W steps, and the recorded work on them."""
@@ -84,18 +100,14 @@ class BeamSearch:
     @torch.inference_mode()
     def decode(self, source: Tensor) -> list[Decoded]:
         """Translate B x S source tokens (on the CPU; each sentence ends in EOS), best sorted by length."""
-        lengths = row_lengths(source)
-        decoded: list[Decoded] = []
-        while (start := len(decoded)) < len(lengths):
-            size = batch_size(len(lengths) - start)
-            while True:
-                longest = max(lengths[start : start + size])
-                width = self.width(longest)
-                if size == 1 or size * self._most_steps(width) <= SLOTS:
-                    break
-                size //= 2
-            decoded += self._decode_batch(source[start : start + size, :longest], width)
-        return decoded
+        parts = cut_to_fit(
+            row_lengths(source), lambda size, longest: size * self._most_steps(self.width(longest)) <= SLOTS
+        )
+        return [
+            result
+            for rows, longest in parts
+            for result in self._decode_batch(source[rows, :longest], self.width(longest))
+        ]
 
     def parts(self, source: Tensor) -> tuple[Callable[[], object], Callable[[], object]]:
         """Encoding by itself; there is nothing to merge."""

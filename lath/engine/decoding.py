@@ -87,19 +87,19 @@ def _required(shortlist: Shortlist | None, device: torch.device) -> Shortlist:
 
 
 class BatchedDecoder:
-    """Decoding for a CPU: what is the same for all sentences of a larger batch is done for all at once."""
+    """Decoding for a CPU: plain, but that the pieces of a larger batch are merged together."""
 
     def __init__(self, model: Model, device: torch.device, shortlist: Shortlist | None = None) -> None:
-        self.model, self.device, self.shortlist = model, device, shortlist
+        self.model, self.device = model, device
+        self._plain = PlainDecoder(model, device, shortlist)
 
     @torch.inference_mode()
     def decode(self, source: Tensor, settings: DecodeSettings, trace: bool = False) -> list[Decoded]:
         """Translate B x S source tokens (each sentence ends in EOS)."""
-        if settings.shortlist:
-            return decode_shortlisted(self.model, source, settings, _required(self.shortlist, self.device), trace)
-        if isinstance(self.model, LAT) and self.merges_together(source, settings) and not trace:
+        together = self.merges_together(source, settings) and not (trace or settings.shortlist)
+        if isinstance(self.model, LAT) and together:
             return decode_pieces(self.model, source, settings, trace, merge_together)
-        return decode(self.model, source, settings, trace)
+        return self._plain.decode(source, settings, trace)
 
     def merges_together(self, source: Tensor, settings: DecodeSettings) -> bool:
         """Whether a batch is large enough to be merged together."""
@@ -129,8 +129,6 @@ class RecordedDecoder:
 
     def decode(self, source: Tensor, settings: DecodeSettings, trace: bool = False) -> list[Decoded]:
         """Translate B x S source tokens (each sentence ends in EOS)."""
-        if settings.shortlist:
-            _required(None, self.device)
         if trace:
             return decode(self.model, source.to(self.device), settings, trace)
         return self._search(settings).decode(source)
@@ -152,6 +150,8 @@ class RecordedDecoder:
 
     def _search(self, settings: DecodeSettings) -> BeamSearch | Passes:
         """What decodes by these settings, made at their first use; the size of a batch makes no difference."""
+        if settings.shortlist:
+            raise UserError("decode.shortlist is for the CPU and not for recorded work; set it to false")
         settings = replace(settings, batch_sentences=1)
         if settings not in self._searches:
             if len(self._searches) >= MOST_WAYS:

@@ -22,7 +22,7 @@ from torch import Tensor
 from lath.batches import row_lengths
 from lath.config import DecodeSettings
 from lath.decode import Decoded
-from lath.engine.beam import batch_size, filled_up, source_width
+from lath.engine.beam import batch_size, cut_to_fit, filled_up, source_width
 from lath.engine.graphs import Fetched, recorded
 from lath.engine.merge_batch import MergedBatch, MergeStep, merge_batch
 from lath.model import CMLM, LAT, NEVER_WRITTEN_AFTER_BEGIN, Memory
@@ -123,19 +123,11 @@ class Passes:
     @torch.inference_mode()
     def _start(self, source: Tensor) -> list[_Started]:
         """Set the device to work on a batch, in parts if it is too large."""
-        lengths = row_lengths(source)
-        started: list[_Started] = []
-        start = 0
-        while start < len(lengths):
-            size = batch_size(len(lengths) - start)
-            while True:
-                longest = max(lengths[start : start + size])
-                if size == 1 or size * self.settings.length_candidates * self.width(longest) <= MOST_POSITIONS:
-                    break
-                size //= 2
-            started.append(self._start_part(source[start : start + size, :longest], at_least=0))
-            start += size
-        return started
+        candidates = self.settings.length_candidates
+        parts = cut_to_fit(
+            row_lengths(source), lambda size, longest: size * candidates * self.width(longest) <= MOST_POSITIONS
+        )
+        return [self._start_part(source[rows, :longest], at_least=0) for rows, longest in parts]
 
     def _start_part(self, source: Tensor, at_least: int) -> _Started:
         encoded = self._encoder(batch_size(len(source)), self.width(source.shape[1]))
