@@ -20,6 +20,7 @@ from lath.sentences import (
     taken_whole,
     throughput_lines,
     usable_lines,
+    whole_batches,
 )
 from lath.translator import Translator
 
