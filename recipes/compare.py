@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -53,10 +53,10 @@ def iterations(*numbers: int, more: tuple[str, ...] = ()) -> dict[str, tuple[str
     return {f"it{number}": (f"decode.iterations={number}", *more) for number in numbers}
 
 
-BEAM = {"beam5": ("decode.beam=5",)}
+BEAM: dict[str, tuple[str, ...]] = {"beam5": ("decode.beam=5",)}
 LENGTHS = ("decode.length_candidates=5",)
 FOUR = "decode.iterations=4"
-MERGING = {
+MERGING: dict[str, tuple[str, ...]] = {
     "it4-paper": (FOUR, "decode.rules=paper"),
     "it4-repeats": (FOUR, "decode.merge.collapse_repeats=false"),
     "it4-band10": (FOUR, "decode.merge.band=0.1"),
@@ -122,30 +122,46 @@ class Steps:
 
 def run(options: argparse.Namespace) -> None:
     """Do what is missing, up to the translations of the test."""
-    steps, folder = Steps(options.minutes), options.run
+    steps = Steps(options.minutes)
     prepare(steps, options, "raw")
-    if any(SYSTEMS[name].text == "distilled" for name in options.systems):
-        train(steps, options, "teacher")
-        data = load_recipe(options.recipe, list(of_system(options.overrides, ""))).data
-        for part, source in (("train", data.train_source), ("valid", data.valid_source)):
-            if not (folder / f"{part}.txt").exists():
-                steps.lath("distill", folder / "teacher" / "model", source, folder / f"{part}.txt")
-        targets = [f"data.{part}_target={folder / f'{part}.txt'}" for part in ("train", "valid")]
-        prepare(steps, options, "distilled", "--vocab-from", folder / "raw", *sets(targets))
-    (folder / "texts").mkdir(exist_ok=True)
-    ways = [(name, way) for name in options.systems for way in SYSTEMS[name].ways]
+    (options.run / "texts").mkdir(exist_ok=True)
+    of_text = {text: [name for name in options.systems if SYSTEMS[name].text == text] for text in ("raw", "distilled")}
     with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(lambda name: train(steps, options, name), options.systems))
-        list(pool.map(lambda way: translate(steps, options, *way), ways))
+        work = [pool.submit(train_and_translate, steps, options, name) for name in of_text["raw"] if name != "teacher"]
+        if of_text["distilled"] or "teacher" in options.systems:
+            train(steps, options, "teacher")
+        if of_text["distilled"]:
+            distill(steps, options)
+        rest = [name for name in options.systems if name == "teacher" or name in of_text["distilled"]]
+        work += [pool.submit(train_and_translate, steps, options, name) for name in rest]
+    for done in work:
+        done.result()
+
+
+def distill(steps: Steps, options: argparse.Namespace) -> None:
+    """Training and validation text in the teacher's words, prepared."""
+    folder, overrides = options.run, list(of_system(options.overrides, ""))
+    data = load_recipe(options.recipe, overrides).data
+    for part, source in (("train", data.train_source), ("valid", data.valid_source)):
+        if not (folder / f"{part}.txt").exists():
+            flags = sets(starting(overrides, "decode."))
+            steps.lath("distill", folder / "teacher" / "model", source, folder / f"{part}.txt", *flags)
+    targets = [f"data.{part}_target={folder / f'{part}.txt'}" for part in ("train", "valid")]
+    prepare(steps, options, "distilled", "--vocab-from", folder / "raw", *sets(targets))
+
+
+def train_and_translate(steps: Steps, options: argparse.Namespace, name: str) -> None:
+    """A system, and the test in its words, in all its ways."""
+    train(steps, options, name)
+    for way in SYSTEMS[name].ways:
+        translate(steps, options, name, way)
 
 
 def prepare(steps: Steps, options: argparse.Namespace, name: str, *more: object) -> None:
     """The recipe's text as a data directory."""
     if not (options.run / name).exists():
-        overrides = sets(
-            override for override in of_system(options.overrides, "") if override.startswith(("data.", "vocab."))
-        )
-        steps.lath("prepare", options.recipe, options.run / name, *overrides, *more)
+        overrides = starting(of_system(options.overrides, ""), "data.", "vocab.")
+        steps.lath("prepare", options.recipe, options.run / name, *sets(overrides), *more)
 
 
 def train(steps: Steps, options: argparse.Namespace, name: str) -> None:
@@ -164,7 +180,8 @@ def translate(steps: Steps, options: argparse.Namespace, name: str, way: str) ->
     """The test in a system's translation."""
     text = options.run / "texts" / f"{name}.{way}"
     if not text.exists():
-        steps.lath("translate", options.run / name / "model", options.test[0], *sets(SYSTEMS[name].ways[way]), to=text)
+        overrides = [*starting(of_system(options.overrides, ""), "decode."), *SYSTEMS[name].ways[way]]
+        steps.lath("translate", options.run / name / "model", options.test[0], *sets(overrides), to=text)
 
 
 def of_system(overrides: list[str], name: str) -> Iterator[str]:
@@ -178,10 +195,14 @@ def of_system(overrides: list[str], name: str) -> Iterator[str]:
             yield override
 
 
-def sets(overrides: object) -> list[str]:
+def starting(overrides: Iterable[str], *sections: str) -> list[str]:
+    """Those of some sections."""
+    return [override for override in overrides if override.startswith(sections)]
+
+
+def sets(overrides: Iterable[str]) -> list[str]:
     """As flags of a command."""
-    assert isinstance(overrides, (list, tuple, Iterator))
-    return [part for override in overrides for part in ("--set", str(override))]
+    return [part for override in overrides for part in ("--set", override)]
 
 
 def score(options: argparse.Namespace) -> None:

@@ -68,15 +68,18 @@ def test_students_come_after_their_teacher(
 ) -> None:
     fake = Fake()
     monkeypatch.setattr(compare, "Steps", lambda minutes: fake)
-    more = ("--systems", "cmlm", "lat", "--set", "train.steps=7", "--set", "lat:train.seed=5")
+    more = ("--systems", "cmlm", "lat", "--set", "train.steps=7", "--set", "lat:train.seed=5", "--set", "decode.beam=3")
     assert main(compare, text, *more, monkeypatch=monkeypatch) == 0
     run = str(text / "run")
     made = [[word.removeprefix(run + "/") for word in line[: 4 if line[0] != "prepare" else 3]] for line in fake.asked]
-    assert [line[0] for line in made[:7]] == ["prepare", "train", "distill", "distill", "prepare", "train", "train"]
+    assert [line[0] for line in made[:7]] == ["prepare", "train", "distill", "distill", "prepare", "train", "translate"]
     assert [line[-1] for line in made[:6]] == ["raw", "teacher", "train.txt", "valid.txt", "distilled", "cmlm"]
     trained = {line[3].removeprefix(run + "/"): line for line in fake.asked if line[0] == "train"}
     assert all("train.steps=7" in line for line in trained.values())
     assert [name for name, line in trained.items() if "train.seed=5" in line] == ["lat"]
+    writing = [line for line in fake.asked if line[0] in ("distill", "translate")]
+    assert all("decode.beam=3" in line for line in writing)
+    assert not any(word.startswith("train.") for line in writing for word in line)
     assert "| lat.it4 |" in capsys.readouterr().out
     scores = json.loads((text / "run" / "scores.json").read_text(encoding="utf-8"))
     assert set(scores["claims"]) == {"lat.it1 against cmlm.it1", "lat.it4 against cmlm.it10"}
@@ -84,6 +87,16 @@ def test_students_come_after_their_teacher(
     before = len(fake.asked)
     assert main(compare, text, *more, monkeypatch=monkeypatch) == 0
     assert len(fake.asked) == before  # everything is there
+
+
+def test_a_system_on_raw_text_waits_for_nobody(
+    compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = Fake()
+    monkeypatch.setattr(compare, "Steps", lambda minutes: fake)
+    assert main(compare, text, "--systems", "lat-raw", "cmlm-raw", monkeypatch=monkeypatch) == 0
+    assert {line[0] for line in fake.asked} == {"prepare", "train", "translate"}
+    assert [Path(line[3]).name for line in fake.asked if line[0] == "train"] == ["lat-raw", "cmlm-raw"]
 
 
 def test_the_teacher_for_real_and_time_that_is_over(
