@@ -21,8 +21,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -127,40 +127,39 @@ def run(options: argparse.Namespace) -> None:
     (options.run / "texts").mkdir(exist_ok=True)
     of_text = {text: [name for name in options.systems if SYSTEMS[name].text == text] for text in ("raw", "distilled")}
     with ThreadPoolExecutor(options.jobs) as pool:
-        work = [pool.submit(train_and_translate, steps, options, name) for name in of_text["raw"] if name != "teacher"]
+
+        def finish(name: str) -> list[Future[None]]:
+            train(steps, options, name)
+            return [pool.submit(translate, steps, options, name, way) for way in SYSTEMS[name].ways]
+
+        work = [pool.submit(finish, name) for name in of_text["raw"] if name != "teacher"]
         if of_text["distilled"] or "teacher" in options.systems:
             train(steps, options, "teacher")
         if of_text["distilled"]:
             distill(steps, options)
         rest = [name for name in options.systems if name == "teacher" or name in of_text["distilled"]]
-        work += [pool.submit(train_and_translate, steps, options, name) for name in rest]
-    for done in work:
-        done.result()
+        work += [pool.submit(finish, name) for name in rest]
+        for translations in [trained.result() for trained in work]:
+            for translation in translations:
+                translation.result()
 
 
 def distill(steps: Steps, options: argparse.Namespace) -> None:
     """Training and validation text in the teacher's words, prepared."""
-    folder, overrides = options.run, list(of_system(options.overrides, ""))
-    data = load_recipe(options.recipe, overrides).data
+    folder = options.run
+    data = load_recipe(options.recipe, of(options)).data
     for part, source in (("train", data.train_source), ("valid", data.valid_source)):
         if not (folder / f"{part}.txt").exists():
-            flags = sets(starting(overrides, "decode."))
+            flags = sets(starting(of(options, "teacher"), "decode."))
             steps.lath("distill", folder / "teacher" / "model", source, folder / f"{part}.txt", *flags)
     targets = [f"data.{part}_target={folder / f'{part}.txt'}" for part in ("train", "valid")]
     prepare(steps, options, "distilled", "--vocab-from", folder / "raw", *sets(targets))
 
 
-def train_and_translate(steps: Steps, options: argparse.Namespace, name: str) -> None:
-    """A system, and the test in its words, in all its ways."""
-    train(steps, options, name)
-    for way in SYSTEMS[name].ways:
-        translate(steps, options, name, way)
-
-
 def prepare(steps: Steps, options: argparse.Namespace, name: str, *more: object) -> None:
     """The recipe's text as a data directory."""
     if not (options.run / name).exists():
-        overrides = starting(of_system(options.overrides, ""), "data.", "vocab.")
+        overrides = starting(of(options), "data.", "vocab.")
         steps.lath("prepare", options.recipe, options.run / name, *sets(overrides), *more)
 
 
@@ -169,7 +168,7 @@ def train(steps: Steps, options: argparse.Namespace, name: str) -> None:
     folder, system = options.run / name, SYSTEMS[name]
     if (folder / "model").exists():
         return
-    overrides = [*system.settings, *of_system(options.overrides, ""), *of_system(options.overrides, name)]
+    overrides = [*system.settings, *of(options, name)]
     resume = ["--resume"] if (folder / "checkpoints").exists() and any((folder / "checkpoints").iterdir()) else []
     if folder.exists() and not resume:
         raise UserError(f"{folder}: a run without a checkpoint; remove it to start over")
@@ -180,19 +179,15 @@ def translate(steps: Steps, options: argparse.Namespace, name: str, way: str) ->
     """The test in a system's translation."""
     text = options.run / "texts" / f"{name}.{way}"
     if not text.exists():
-        overrides = [*starting(of_system(options.overrides, ""), "decode."), *SYSTEMS[name].ways[way]]
+        overrides = [*starting(of(options, name), "decode."), *SYSTEMS[name].ways[way]]
         steps.lath("translate", options.run / name / "model", options.test[0], *sets(overrides), to=text)
 
 
-def of_system(overrides: list[str], name: str) -> Iterator[str]:
-    """Those of one system, written NAME:section.key=value; without a name those of all."""
-    for override in overrides:
-        owner, colon, rest = override.partition(":")
-        if colon and owner in SYSTEMS:
-            if owner == name:
-                yield rest
-        elif not name:
-            yield override
+def of(options: argparse.Namespace, name: str = "") -> list[str]:
+    """The settings given for all systems, and behind them those for one, written NAME:section.key=value."""
+    owned = [override.partition(":") for override in options.overrides]
+    of_all = ["".join(parts) for parts in owned if parts[0] not in SYSTEMS]
+    return of_all + [setting for owner, _, setting in owned if owner == name]
 
 
 def starting(overrides: Iterable[str], *sections: str) -> list[str]:

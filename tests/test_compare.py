@@ -72,7 +72,7 @@ def test_students_come_after_their_teacher(
     assert main(compare, text, *more, monkeypatch=monkeypatch) == 0
     run = str(text / "run")
     made = [[word.removeprefix(run + "/") for word in line[: 4 if line[0] != "prepare" else 3]] for line in fake.asked]
-    assert [line[0] for line in made[:7]] == ["prepare", "train", "distill", "distill", "prepare", "train", "translate"]
+    assert [line[0] for line in made[:7]] == ["prepare", "train", "distill", "distill", "prepare", "train", "train"]
     assert [line[-1] for line in made[:6]] == ["raw", "teacher", "train.txt", "valid.txt", "distilled", "cmlm"]
     trained = {line[3].removeprefix(run + "/"): line for line in fake.asked if line[0] == "train"}
     assert all("train.steps=7" in line for line in trained.values())
