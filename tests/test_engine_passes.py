@@ -61,11 +61,13 @@ def test_fixed_shapes_give_what_the_plain_decoder_gives(kind: Kind, way: str) ->
 
 
 def test_a_text_that_grows_beyond_its_width_is_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, settings = wild_model("LAT", 5), DecodeSettings(iterations=4)
+    model, settings = wild_model("LAT", 8), DecodeSettings(iterations=4)
     monkeypatch.setattr("lath.engine.passes.target_width", lambda length, most: min(length + 1, most))
-    passes, source = Passes(model, settings), sentences(6, 0)
+    passes, source = Passes(model, settings), sentences(16, 0)
     found = passes.decode(source)
-    assert len(passes._decoders) > 1
+    batches = [batch for batch, _, _ in passes._decoders]
+    assert len(batches) > 1
+    assert batches[-1] < batches[0]  # the others are not
     assert [result.ids for result in found] == [result.ids for result in decode(model, source, settings)]
 
 

@@ -138,17 +138,19 @@ class Passes:
 
     @torch.inference_mode()
     def _finish(self, parts: list[_Started]) -> list[Decoded]:
-        """The translations of a batch; a part that has outgrown its width is decoded again in a wider one."""
+        """The translations of a batch; sentences that have outgrown their width are decoded again in a wider one."""
         most = self.model.settings.max_positions
         decoded: list[Decoded] = []
         for source, wide, fetched in parts:
-            found = fetched.wait()
-            while wide < most and found[:, 0].any():
-                wide = target_width(wide, most)
-                found = self._start_part(source, wide).found.wait()
+            found = fetched.wait()[: len(source)]
             scores: list[float] = found[:, 3].contiguous().view(torch.float64).tolist()
-            rows = zip(found[: len(source)].tolist(), scores, strict=False)
-            decoded += [_read(row, score) for row, score in rows]
+            sentences = [_read(row, score) for row, score in zip(found.tolist(), scores, strict=True)]
+            outgrown = found[:, 0].nonzero().flatten()
+            if len(outgrown) and wide < most:
+                again = self._start_part(source[outgrown], target_width(2 * wide, most))
+                for number, sentence in zip(outgrown.tolist(), self._finish([again]), strict=True):
+                    sentences[number] = sentence
+            decoded += sentences
         return decoded
 
     def width(self, length: int) -> int:
