@@ -122,7 +122,11 @@ class TrainSettings:
     learning_rate: float = 5e-4
     """Peak of the schedule."""
     warmup_steps: int = 10_000
-    """Linear warm-up from 1e-7, then inverse square root."""
+    """Linear warm-up from 1e-7."""
+    schedule: Literal["inverse_sqrt", "linear"] = "inverse_sqrt"
+    """After the warm-up: the inverse square root of the step, as in the paper, or a line down to 0 at the last step."""
+    start_from: str = ""
+    """A model directory, the teacher's for example, whose weights a new run begins with wherever name and shape fit."""
     adam_beta1: float = 0.9
     """Adam's decay of the mean."""
     adam_beta2: float = 0.999

@@ -20,12 +20,14 @@ from types import FrameType
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from lath.batches import Batch, cut_rows, deal_rows, make_batch, plan_epoch, row_lengths, sort_by_length
 from lath.checkpoint import (
     ModelInfo,
     TrainState,
     load_checkpoint,
+    load_model,
     prune_checkpoints,
     save_checkpoint,
 )
@@ -43,7 +45,7 @@ from lath.objective import LossParts, Totals, draw_examples, loss_share
 from lath.progress import Bar
 from lath.run import average_run, resume_run, start_run
 from lath.stopping import require_finite
-from lath.vocab import load_vocabs
+from lath.vocab import load_vocabs, vocab_files
 
 INITIAL_LEARNING_RATE = 1e-7
 VALIDATION_LOGITS = 1 << 27
@@ -57,10 +59,12 @@ class Interrupted(KeyboardInterrupt):
 
 
 def learning_rate(step: int, settings: TrainSettings) -> float:
-    """Appendix B: linear warm-up to the peak, then the inverse square root of the step (from 1)."""
+    """Linear warm-up to the peak, then appendix B's inverse square root of the step (from 1), or a line to 0."""
     if step <= settings.warmup_steps:
         share = step / settings.warmup_steps
         return INITIAL_LEARNING_RATE + share * (settings.learning_rate - INITIAL_LEARNING_RATE)
+    if settings.schedule == "linear":
+        return settings.learning_rate * (settings.steps + 1 - step) / (settings.steps + 1 - settings.warmup_steps)
     return settings.learning_rate * math.sqrt(settings.warmup_steps / step)
 
 
@@ -96,6 +100,37 @@ def build_learner(recipe: Recipe, data: Path, device: torch.device, world: World
     average = MovingAverage(model, settings.ema_decay) if settings.average == "ema" else None
     engine = choose_engine(model, recipe, device, Corpus.open(data, "train"), world.size)
     return Learner(model, optimizer, recipe, device, world, engine, average)
+
+
+def starting_weights(recipe: Recipe, data: Path) -> dict[str, Tensor]:
+    """The weights of the model that the recipe starts from, which must know the same tokens; none without one."""
+    if not recipe.train.start_from:
+        return {}
+    directory = Path(recipe.train.start_from)
+    loaded = load_model(directory, torch.device("cpu"))
+    if [path.read_bytes() for path in vocab_files(directory)] != [path.read_bytes() for path in vocab_files(data)]:
+        raise UserError(
+            f"train.start_from: {directory} has another vocabulary than {data}; "
+            f"prepare the data with --vocab-from {directory}, or leave start_from out"
+        )
+    if loaded.info.network.width != recipe.network.width:
+        raise UserError(
+            f"train.start_from: {directory} has width {loaded.info.network.width}, the recipe's network "
+            f"{recipe.network.width}; start from a model of the same width, or leave start_from out"
+        )
+    return loaded.model.state_dict()
+
+
+@torch.no_grad()
+def adopt_weights(model: Model, weights: dict[str, Tensor]) -> None:
+    """Replace a fresh model's weights by those of another model wherever name and shape fit.
+
+    The kinds share encoder, decoder and embeddings; the length predictor and the local translator are new to what a
+    teacher of kind AT knows, and so are further layers.
+    """
+    for name, parameter in model.named_parameters():
+        if name in weights and weights[name].shape == parameter.shape:
+            parameter.copy_(weights[name])
 
 
 def update(learner: Learner, batch: Batch, step: int) -> UpdateResult:
@@ -220,13 +255,16 @@ def train(
     Every rank of `world` calls this, on the same data and the same run directory.
     """
     corpus, valid = together(world, lambda: _open_corpora(recipe, data))
+    weights: dict[str, Tensor] = {}
     if resume:
         checkpoint = lead(world, lambda: resume_run(run, recipe, data))
     else:
         checkpoint = None
+        weights = together(world, lambda: starting_weights(recipe, data))
         lead(world, lambda: start_run(run, recipe, recipe_text, _model_info(recipe, data), data))
     vocabs = load_vocabs(data)
     learner = build_learner(recipe, data, device, world)
+    adopt_weights(learner.model, weights)
     state = TrainState(step=0, epoch=0, batch=0, valid_loss=None)
     if checkpoint is not None:
         saved = checkpoint

@@ -64,6 +64,12 @@ def test_schedule_of_appendix_b(step: int, rate: float) -> None:
     assert learning_rate(step, TrainSettings()) == pytest.approx(rate, rel=1e-3)
 
 
+@pytest.mark.parametrize(("step", "rate"), [(50, 1e-3), (100, 2e-3), (550, 1.001e-3), (1000, 2e-3 / 901)])
+def test_a_line_down_to_nothing(step: int, rate: float) -> None:
+    settings = TrainSettings(steps=1000, warmup_steps=100, learning_rate=2e-3, schedule="linear")
+    assert learning_rate(step, settings) == pytest.approx(rate, rel=1e-3)
+
+
 @pytest.mark.parametrize("kind", ["AT", "CMLM", "LAT"])
 def test_weights_do_not_depend_on_the_micro_batch(prepared: tuple[Recipe, Path], kind: str) -> None:
     base, data = prepared
@@ -141,6 +147,31 @@ def test_a_killed_run_goes_on_bit_for_bit(prepared: tuple[Recipe, Path], tmp_pat
     finally:
         torch.set_num_threads(threads)
     assert equal_weights(tmp_path / "whole/checkpoints/step-40", run / "checkpoints/step-40")
+
+
+def test_a_student_starts_from_its_teacher(prepared: tuple[Recipe, Path], tmp_path: Path) -> None:
+    base, data = prepared
+    teacher = dataclasses.replace(base, network=dataclasses.replace(base.network, kind="AT"))
+    model = train(with_train(teacher, steps=3), "", data, tmp_path / "teacher", CPU)
+    student = with_train(base, steps=1, start_from=str(model), learning_rate=1e-9)
+    started = weights_of(train(student, "", data, tmp_path / "student", CPU))
+    known, fresh = (
+        weights_of(model),
+        weights_of(train(with_train(student, start_from=""), "", data, tmp_path / "fresh", CPU)),
+    )
+    for name, tensor in started.items():
+        torch.testing.assert_close(tensor, known.get(name, fresh[name]), rtol=0, atol=1e-6)
+    assert any(not torch.equal(known[name], fresh[name]) for name in known)
+
+    wide = dataclasses.replace(student, network=dataclasses.replace(student.network, width=2 * student.network.width))
+    with pytest.raises(UserError, match="start from a model of the same width"):
+        train(wide, "", data, tmp_path / "wide", CPU)
+    assert not (tmp_path / "wide").exists()
+    prepare(
+        dataclasses.replace(base, vocab=dataclasses.replace(base.vocab, size=base.vocab.size - 1)), tmp_path / "other"
+    )
+    with pytest.raises(UserError, match=r"has another vocabulary than .*other; prepare the data with --vocab-from"):
+        train(student, "", tmp_path / "other", tmp_path / "no", CPU)
 
 
 def whole_lines(run: Path) -> list[dict[str, float]]:
