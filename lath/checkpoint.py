@@ -1,6 +1,7 @@
 """Model directories and training checkpoints on disk: save, load, average.
 
-A model directory is all that translation needs: `config.json`, `model.safetensors`, the vocabulary and a card.
+A model directory is all that translation needs: `config.json`, `model.safetensors`, the vocabulary and a card. Its
+weights are float32, or in fewer bytes (storage.py) where config.json says so.
 A checkpoint directory is all that an exact resume needs: `model.safetensors`, `optimizer.safetensors`, `state.json`,
 and `unaveraged.safetensors` where the model is a moving average.
 Both are written beside their final name and renamed: whole or absent. docs/formats.md has every field.
@@ -26,10 +27,12 @@ from lath.ema import MovingAverage
 from lath.errors import UserError
 from lath.files import whole_directory
 from lath.model import KINDS, Model
+from lath.storage import FULL, SMALLER, restore
 from lath.vocab import Vocab, load_vocabs, save_vocabs
 
 FORMAT = 1
-WEIGHTS, CONFIG, OPTIMIZER, STATE = "model.safetensors", "config.json", "optimizer.safetensors", "state.json"
+WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
+OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
 UNAVERAGED = "unaveraged.safetensors"
 """The weights that training goes on with, where WEIGHTS holds their moving average."""
 
@@ -69,12 +72,13 @@ def save_model(directory: Path, weights: dict[str, Tensor], info: ModelInfo, voc
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, partial / WEIGHTS)
         write_info(partial, info)
         save_vocabs(partial, *vocabs)
-        (partial / "README.md").write_text(model_card(info, weights), encoding="utf-8")
+        (partial / CARD).write_text(model_card(info, weights), encoding="utf-8")
 
 
-def write_info(directory: Path, info: ModelInfo) -> None:
-    """Write config.json into an existing directory."""
-    tree = {"format": FORMAT, **to_tree(info)}
+def write_info(directory: Path, info: ModelInfo, storage: str = FULL) -> None:
+    """Write config.json into an existing directory; `storage` is said where weights are not float32."""
+    told = {} if storage == FULL else {"storage": storage}
+    tree = {"format": FORMAT, **told, **to_tree(info)}
     (directory / CONFIG).write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
 
 
@@ -101,6 +105,15 @@ with their signatures (`lath evaluate`).
 
 def read_info(directory: Path) -> ModelInfo:
     """The settings of a model directory; anything missing or foreign is told with its remedy."""
+    return _read_config(directory)[0]
+
+
+def read_storage(directory: Path) -> str:
+    """How a model directory stores its weights: `storage.FULL`, or one of `storage.SMALLER`."""
+    return _read_config(directory)[1]
+
+
+def _read_config(directory: Path) -> tuple[ModelInfo, str]:
     if not directory.is_dir():
         raise UserError(f"{directory}: no such model directory; `lath train` writes one as RUN/model")
     path = directory / CONFIG
@@ -115,15 +128,21 @@ def read_info(directory: Path) -> ModelInfo:
         raise UserError(f"{path}: not written by lath; a model directory comes from `lath train` or `lath average`")
     if number != FORMAT:
         raise UserError(f"{path}: format {number}, but this version of lath reads format {FORMAT}; update lath")
+    storage = tree.pop("storage", FULL)
+    if storage not in (FULL, *SMALLER):
+        raise UserError(
+            f"{path}: the weights are stored as {storage!r}, but this version of lath reads "
+            f"{', '.join((FULL, *SMALLER))}; update lath"
+        )
     try:
-        return settings_from_tree(ModelInfo, tree, str(path))
+        return settings_from_tree(ModelInfo, tree, str(path)), storage
     except TypeError as error:
         raise UserError(f"{path}: incomplete ({error}); copy the model directory again") from None
 
 
 def load_model(directory: Path, device: torch.device) -> LoadedModel:
-    """A model directory, ready to translate on `device`."""
-    info = read_info(directory)
+    """A model directory, ready to translate on `device`; its weights are float32 however they are stored."""
+    info, storage = _read_config(directory)
     if (directory / "log.jsonl").is_file():
         finished = directory / "model"
         remedy = f"use {finished}" if finished.is_dir() else "finish it, or write a model with `lath average`"
@@ -136,6 +155,8 @@ def load_model(directory: Path, device: torch.device) -> LoadedModel:
             f"{info.source_size} and {info.target_size}; the files are of different models, copy the directory again"
         )
     weights = load_weights(directory / WEIGHTS)
+    if storage != FULL:
+        weights = restore(weights, str(directory / WEIGHTS))
     with torch.device("meta"):
         model = KINDS[info.network.kind](info.network, info.source_size, info.target_size, info.joint)
     fill_weights(model, weights, directory / WEIGHTS)

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from lath import __version__
 from lath.errors import UserError, did_you_mean
+from lath.files import STANDARD_INPUT
+from lath.shipped import DEFAULT_MODEL, default_model, find_model
 
 if TYPE_CHECKING:
     from lath.distributed import World
@@ -84,7 +86,9 @@ def _add_making(verbs: Any) -> None:
 
     distill = _verb(verbs, "distill", _distill, "Let a teacher rewrite the target side of a corpus.",
                     "lath distill runs/teacher/model train.de train.distilled.en")  # fmt: skip
-    distill.add_argument("model", type=Path, help="model directory of the teacher, or one of lath export")
+    distill.add_argument(
+        "model", type=Path, help="model directory of the teacher, one of lath export, or a shipped model"
+    )
     distill.add_argument("source", type=Path, help="source text: plain, .gz or .xz")
     distill.add_argument(
         "out", type=Path, help="text file to write, line n for line n; run again after a kill to go on"
@@ -113,6 +117,17 @@ def _add_making(verbs: Any) -> None:
         "--frequent", type=_count, metavar="N", default=1000, help="tokens for every sentence (1000)"
     )
 
+    pack = _verb(verbs, "pack", _pack, "Write a smaller copy of a model.",
+                 "lath pack runs/lat/model models/de-en")  # fmt: skip
+    pack.add_argument("model", type=Path, help="model directory")
+    pack.add_argument("out", type=Path, help="model directory to write; must not exist")
+    pack.add_argument(
+        "--storage",
+        metavar="TYPE",
+        default="int8",
+        help="type of the weights: int8 (default, a quarter), fp16 (a half)",
+    )
+
     export = _verb(verbs, "export", _export, "Write an AT model for another program.",
                    "lath export runs/teacher/model runs/teacher/int8 --to ctranslate2 --quantization int8")  # fmt: skip
     export.add_argument("model", type=Path, help="model directory of an AT model")
@@ -131,14 +146,18 @@ def _add_making(verbs: Any) -> None:
 def _add_using(verbs: Any) -> None:
     """The verbs that use and judge one."""
     translate = _verb(verbs, "translate", _translate, "Translate text, line n in is line n out.",
-                      "lath translate runs/demo/model news.de > news.en")  # fmt: skip
-    translate.add_argument("model", type=Path, help="model directory, or one of lath export")
+                      "lath translate de-en news.de > news.en")  # fmt: skip
+    translate.add_argument(
+        "model",
+        type=Path,
+        nargs="?",
+        help=f"shipped model, model directory, or one of lath export (default: {DEFAULT_MODEL})",
+    )
     translate.add_argument(
         "input",
         type=Path,
         nargs="?",
-        default=Path("-"),
-        help="text file, plain, .gz or .xz (default: - for standard input)",
+        help="text file, plain, .gz or .xz (default: - for standard input); needs no model before it",
     )
     _add_device(translate)
     _add_precision(translate)
@@ -160,7 +179,7 @@ def _add_using(verbs: Any) -> None:
 
     show = _verb(verbs, "show", _show, "Show what a recipe or directory holds, or how a translation came about.",
                  'lath show runs/demo/model "Guten Morgen."')  # fmt: skip
-    show.add_argument("thing", type=Path, help="recipe, or data, run or model directory")
+    show.add_argument("thing", type=Path, help="recipe, data, run or model directory, or shipped model")
     show.add_argument("sentence", nargs="?", help="with a model: translate this sentence and show every pass")
     show.add_argument("--plot", type=Path, metavar="FILE", help="with a run: draw its losses into FILE (.svg or .png)")
     _add_device(show)
@@ -177,7 +196,11 @@ def _add_bench(verbs: Any) -> None:
     bench = _verb(verbs, "bench", _bench, "Measure how fast models translate, all in one run.",
                   "lath bench runs/at/model runs/lat/model test.de --references test.en --plot speed.svg")  # fmt: skip
     bench.add_argument(
-        "models", metavar="model", type=Path, nargs="+", help="model directories, or ones of lath export"
+        "models",
+        metavar="model",
+        type=Path,
+        nargs="+",
+        help="model directories, ones of lath export, or shipped models",
     )
     bench.add_argument("data", type=Path, help="source text, one sentence a line: plain, .gz or .xz")
     bench.add_argument(
@@ -277,14 +300,15 @@ def _train(arguments: argparse.Namespace) -> None:
 
 
 def _distill(arguments: argparse.Namespace) -> None:
+    model = find_model(arguments.model)
     from lath.distill import distill
     from lath.distributed import join_world
     from lath.translator import load, preferred_device
 
-    with join_world(preferred_device(arguments.model, arguments.device)) as (world, device):
+    with join_world(preferred_device(model, arguments.device)) as (world, device):
         settings = _decode_overrides(arguments.overrides)
-        translator = load(arguments.model, str(device), arguments.precision, arguments.engine)
-        lines = distill(translator, arguments.model, arguments.source, arguments.out, world=world, **settings)
+        translator = load(model, str(device), arguments.precision, arguments.engine)
+        lines = distill(translator, model, arguments.source, arguments.out, world=world, **settings)
         if world.first:
             print(f"{arguments.out}: {lines} lines")
 
@@ -302,6 +326,14 @@ def _shortlist(arguments: argparse.Namespace) -> None:
     print(add_shortlist(arguments.data, arguments.model, arguments.near, arguments.frequent))
 
 
+def _pack(arguments: argparse.Namespace) -> None:
+    from lath.pack import directory_size, pack
+
+    pack(arguments.model, arguments.out, arguments.storage)
+    for directory in (arguments.model, arguments.out):
+        print(f"{directory}: {directory_size(directory) / 1e6:.2f} MB")
+
+
 def _export(arguments: argparse.Namespace) -> None:
     from lath.export import export
 
@@ -310,21 +342,41 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _translate(arguments: argparse.Namespace) -> None:
+    model, source = _model_and_text(arguments.model, arguments.input)
     from lath.distributed import join_world
     from lath.files import read_lines
     from lath.translator import load, preferred_device
 
-    with join_world(preferred_device(arguments.model, arguments.device)) as (world, device):
-        lines: Iterator[str] = read_lines(arguments.input)
+    with join_world(preferred_device(model, arguments.device)) as (world, device):
+        lines: Iterator[str] = read_lines(source)
         settings = _decode_overrides(arguments.overrides)
-        translator = load(arguments.model, str(device), arguments.precision, arguments.engine)
+        translator = load(model, str(device), arguments.precision, arguments.engine)
         if world.size > 1:
-            texts = _shared(translator, lines, arguments.input, settings, world)
+            texts = _shared(translator, lines, source, settings, world)
         else:
             texts = (hypothesis.text for hypothesis in translator.hypotheses(lines, **settings))
-        for text in _with_bar(texts, arguments.input) if world.first else texts:
+        for text in _with_bar(texts, source) if world.first else texts:
             if world.first:
                 sys.stdout.write(text + "\n")
+
+
+def _model_and_text(first: Path | None, second: Path | None) -> tuple[Path, Path]:
+    """The model and the text of lath translate [MODEL] [FILE]. A file alone is a text, for a model is a directory."""
+    first_is_text = first == STANDARD_INPUT or (first is not None and first.exists() and not first.is_dir())
+    if first is None or (first_is_text and second is None):
+        return default_model(), first or STANDARD_INPUT
+    if first_is_text:
+        raise UserError(
+            f"{first}: a text and not a model; the model comes first, then one text: "
+            f"lath translate {DEFAULT_MODEL} {first}"
+        )
+    model = find_model(first)
+    if second is None and not model.exists():
+        raise UserError(
+            f"{first}: no such file or model directory; a file is translated with lath translate FILE, "
+            f"a sentence with echo SENTENCE | lath translate"
+        )
+    return model, second or STANDARD_INPUT
 
 
 def _shared(
@@ -332,7 +384,6 @@ def _shared(
 ) -> Iterator[str]:
     """The translations, made by all ranks together; a few batches for each at a time."""
     from lath.distributed import share_stream
-    from lath.files import STANDARD_INPUT
     from lath.translator import READ_AHEAD, with_overrides
 
     if source == STANDARD_INPUT:
@@ -384,22 +435,24 @@ def _bench(arguments: argparse.Namespace) -> None:
         overrides=_decode_overrides(arguments.overrides),
         **{name: value for name in BENCH_COUNTS if (value := getattr(arguments, name)) is not None},
     )
-    print(bench(arguments.models, arguments.data, ways, arguments.references, arguments.against, arguments.plot))
+    models = [find_model(model) for model in arguments.models]
+    print(bench(models, arguments.data, ways, arguments.references, arguments.against, arguments.plot))
 
 
 def _show(arguments: argparse.Namespace) -> None:
+    thing = find_model(arguments.thing)
     from lath.exported import OURS, is_exported
     from lath.show import explain, plot_run, show
 
     if arguments.plot is not None:
-        plot_run(arguments.thing, arguments.plot)
+        plot_run(thing, arguments.plot)
     if arguments.sentence is None:
-        described = arguments.thing / OURS if is_exported(arguments.thing) else arguments.thing
+        described = thing / OURS if is_exported(thing) else thing
         print(show(described, arguments.overrides))
         return
     from lath.translator import load
 
-    translator = load(arguments.thing, arguments.device, arguments.precision)
+    translator = load(thing, arguments.device, arguments.precision)
     settings = _decode_overrides(arguments.overrides)
     hypothesis = next(translator.hypotheses([arguments.sentence], trace=True, **settings))
     print(explain(hypothesis, translator.target_vocab))

@@ -1,6 +1,6 @@
 """Text in, text out: in order, batched, on a device.
 
-mt = lath.load("runs/multi30k-lat/model")
+mt = lath.load("de-en")                    # a shipped model, or the directory of one
 mt.translate(["Guten Morgen.", ""])        # same length, same order, blank stays blank
 """
 
@@ -32,6 +32,7 @@ from lath.errors import UserError
 from lath.exported import Exported, LoadedExport, is_exported, load_exported
 from lath.merge import MergeRules
 from lath.model import Model
+from lath.shipped import find_model
 from lath.split import split_long
 from lath.vocab import EOS, Vocab
 
@@ -75,11 +76,11 @@ def choose_device(name: str) -> torch.device:
 
 
 def load(model: str | Path, device: str = "auto", precision: str = "auto", engine: str = "auto") -> Translator:
-    """Load a model directory for translation, by default as fast as the device can.
+    """Load a shipped model by name, or a model directory, for translation; by default as fast as the device can.
 
     A directory of `lath export` runs on the CPU, in the precision it was exported with and by its own engine.
     """
-    directory = Path(model)
+    directory = find_model(model)
     chosen = choose_device(preferred_device(directory, device))
     if not is_exported(directory):
         loaded = load_model(directory, chosen)

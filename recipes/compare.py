@@ -133,7 +133,7 @@ def run(options: argparse.Namespace) -> None:
             return [pool.submit(translate, steps, options, name, way) for way in SYSTEMS[name].ways]
 
         work = [pool.submit(finish, name) for name in of_text["raw"] if name != "teacher"]
-        if of_text["distilled"] or "teacher" in options.systems:
+        if "teacher" in options.systems:
             train(steps, options, "teacher")
         if of_text["distilled"]:
             distill(steps, options)
@@ -150,6 +150,7 @@ def distill(steps: Steps, options: argparse.Namespace) -> None:
     data = load_recipe(options.recipe, of(options)).data
     for part, source in (("train", data.train_source), ("valid", data.valid_source)):
         if not (folder / f"{part}.txt").exists():
+            train(steps, options, "teacher")
             flags = sets(starting(of(options, "teacher"), "decode."))
             steps.lath("distill", folder / "teacher" / "model", source, folder / f"{part}.txt", *flags)
     targets = [f"data.{part}_target={folder / f'{part}.txt'}" for part in ("train", "valid")]
@@ -180,7 +181,8 @@ def translate(steps: Steps, options: argparse.Namespace, name: str, way: str) ->
     text = options.run / "texts" / f"{name}.{way}"
     if not text.exists():
         overrides = [*starting(of(options, name), "decode."), *SYSTEMS[name].ways[way]]
-        steps.lath("translate", options.run / name / "model", options.test[0], *sets(overrides), to=text)
+        flags = ["--engine", options.engine, *sets(overrides)]
+        steps.lath("translate", options.run / name / "model", options.test[0], *flags, to=text)
 
 
 def of(options: argparse.Namespace, name: str = "") -> list[str]:
@@ -234,6 +236,7 @@ def main() -> int:
         "--systems", nargs="+", default=list(MAIN), choices=SYSTEMS, metavar="NAME", help=", ".join(SYSTEMS)
     )
     parser.add_argument("--jobs", type=int, default=1, help="systems trained, and texts translated, side by side (1)")
+    parser.add_argument("--engine", default="auto", help="for the translations of the test (auto); plain starts sooner")
     parser.add_argument("--minutes", type=float, help="stop after so many, with exit code 75; the same command goes on")
     parser.add_argument("--tokenised", action="store_true", help="the text is tokenised: BLEU on its tokens")
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="[NAME:]SECTION.KEY=VALUE",
