@@ -8,7 +8,7 @@ again. So the same command goes on after a kill, or after --minutes, which ends 
     RUN/train.txt, valid.txt  its translations                       lath distill
     RUN/distilled             prepared text with these as targets    lath prepare
     RUN/lat, RUN/cmlm, ...    the systems                            lath train
-    RUN/texts/lat.it4, ...    their translations of the test         lath translate
+    RUN/texts/TEST/lat.it4    their translations of each test        lath translate
     RUN/scores.json           scores with signatures                 lath evaluate; needs sacrebleu
 """
 
@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from lath.config import load_recipe
 from lath.errors import UserError
@@ -124,13 +125,15 @@ def run(options: argparse.Namespace) -> None:
     """Do what is missing, up to the translations of the test."""
     steps = Steps(options.minutes)
     prepare(steps, options, "raw")
-    (options.run / "texts").mkdir(exist_ok=True)
+    for test in options.test:
+        texts_of(options, test).mkdir(parents=True, exist_ok=True)
     of_text = {text: [name for name in options.systems if SYSTEMS[name].text == text] for text in ("raw", "distilled")}
     with ThreadPoolExecutor(options.jobs) as pool:
 
         def finish(name: str) -> list[Future[None]]:
             train(steps, options, name)
-            return [pool.submit(translate, steps, options, name, way) for way in SYSTEMS[name].ways]
+            ways = [(test, way) for test in options.test for way in SYSTEMS[name].ways]
+            return [pool.submit(translate, steps, options, name, *way) for way in ways]
 
         work = [pool.submit(finish, name) for name in of_text["raw"] if name != "teacher"]
         if "teacher" in options.systems:
@@ -176,13 +179,18 @@ def train(steps: Steps, options: argparse.Namespace, name: str) -> None:
     steps.lath("train", options.recipe, options.run / system.text, folder, *sets(overrides), *resume)
 
 
-def translate(steps: Steps, options: argparse.Namespace, name: str, way: str) -> None:
-    """The test in a system's translation."""
-    text = options.run / "texts" / f"{name}.{way}"
+def translate(steps: Steps, options: argparse.Namespace, name: str, test: list[Path], way: str) -> None:
+    """A test in a system's translation."""
+    text = texts_of(options, test) / f"{name}.{way}"
     if not text.exists():
         overrides = [*starting(of(options, name), "decode."), *SYSTEMS[name].ways[way]]
         flags = ["--engine", options.engine, *sets(overrides)]
-        steps.lath("translate", options.run / name / "model", options.test[0], *flags, to=text)
+        steps.lath("translate", options.run / name / "model", test[0], *flags, to=text)
+
+
+def texts_of(options: argparse.Namespace, test: list[Path]) -> Path:
+    """Where the translations of a test are."""
+    return Path(options.run / "texts" / test[0].name)
 
 
 def of(options: argparse.Namespace, name: str = "") -> list[str]:
@@ -204,26 +212,27 @@ def sets(overrides: Iterable[str]) -> list[str]:
 
 def score(options: argparse.Namespace) -> None:
     """Score every translation there is, and test the claims."""
-    references = list(read_lines(options.test[1]))
-    texts = {
-        path.name: list(read_lines(path))
-        for path in sorted((options.run / "texts").glob("*.*"))
-        if path.suffix != ".partial"
-    }
-    scores = {}
-    print("\n| system | " + ("tokenised " if options.tokenised else "") + "BLEU | length | chrF |\n|---|--:|--:|--:|")
-    for name, lines in texts.items():
-        report = evaluate(lines, references, tokenised=options.tokenised)
-        scores[name] = asdict(report)
-        print(f"| {name} | {report.bleu.value:.2f} | {report.length_ratio:.3f} | {report.chrf.value:.1f} |")
+    document = {test[0].name: scores_of(texts_of(options, test), test[1], options.tokenised) for test in options.test}
+    (options.run / "scores.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def scores_of(folder: Path, reference: Path, tokenised: bool) -> dict[str, Any]:
+    """A table of one test's scores, printed, and everything in it."""
+    references = list(read_lines(reference))
+    texts = {path.name: list(read_lines(path)) for path in sorted(folder.iterdir()) if path.suffix != ".partial"}
+    kind = "tokenised BLEU" if tokenised else "BLEU"
+    print(f"\n| {folder.name} | {kind} | length | chrF | adjacent repeats |\n|---|--:|--:|--:|--:|")
+    scores = {name: evaluate(lines, references, tokenised=tokenised) for name, lines in texts.items()}
+    for name, report in scores.items():
+        repeats = f"{report.repeat_rate:.2f} %"
+        print(f"| {name} | {report.bleu.value:.2f} | {report.length_ratio:.3f} | {report.chrf.value:.1f} | {repeats} |")
     claims = {}
     for one, other in CLAIMS:
         if one in texts and other in texts:
-            found = compare(texts[other], texts[one], references, tokenised=options.tokenised)
+            found = compare(texts[other], texts[one], references, tokenised=tokenised)
             claims[f"{one} against {other}"] = asdict(found)
             print(f"\n{one} against {other}: {found}")
-    document = {"test": str(options.test[0]), "scores": scores, "claims": claims}
-    (options.run / "scores.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return {"scores": {name: asdict(report) for name, report in scores.items()}, "claims": claims}
 
 
 def main() -> int:
@@ -231,7 +240,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path)
     parser.add_argument("run", type=Path, help="directory for everything that is made")
-    parser.add_argument("--test", type=Path, nargs=2, required=True, metavar=("SOURCE", "REFERENCE"))
+    parser.add_argument("--test", type=Path, nargs=2, action="append", required=True, metavar=("SOURCE", "REFERENCE"),
+                        help="may be given several times")  # fmt: skip
     parser.add_argument(
         "--systems", nargs="+", default=list(MAIN), choices=SYSTEMS, metavar="NAME", help=", ".join(SYSTEMS)
     )

@@ -82,7 +82,7 @@ def test_students_come_after_their_teacher(
     assert not any(word.startswith("train.") for line in writing for word in line)
     assert "| lat.it4 |" in capsys.readouterr().out
     scores = json.loads((text / "run" / "scores.json").read_text(encoding="utf-8"))
-    assert set(scores["claims"]) == {"lat.it1 against cmlm.it1", "lat.it4 against cmlm.it10"}
+    assert set(scores["test.de"]["claims"]) == {"lat.it1 against cmlm.it1", "lat.it4 against cmlm.it10"}
 
     before = len(fake.asked)
     assert main(compare, text, *more, monkeypatch=monkeypatch) == 0
@@ -94,7 +94,12 @@ def test_a_system_on_raw_text_waits_for_nobody(
 ) -> None:
     fake = Fake()
     monkeypatch.setattr(compare, "Steps", lambda minutes: fake)
-    assert main(compare, text, "--systems", "lat-raw", "cmlm-raw", monkeypatch=monkeypatch) == 0
+    for language in ("de", "en"):
+        (text / f"other.{language}").write_text("a\n" * 3, encoding="utf-8")
+    other = ("--test", str(text / "other.de"), str(text / "other.en"))
+    assert main(compare, text, "--systems", "lat-raw", "cmlm-raw", *other, monkeypatch=monkeypatch) == 0
+    assert set(json.loads((text / "run" / "scores.json").read_text(encoding="utf-8"))) == {"test.de", "other.de"}
+    assert (text / "run" / "texts" / "other.de" / "cmlm-raw.it10").exists()
     assert {line[0] for line in fake.asked} == {"prepare", "train", "translate"}
     assert [Path(line[3]).name for line in fake.asked if line[0] == "train"] == ["lat-raw", "cmlm-raw"]
 
@@ -105,7 +110,7 @@ def test_the_teacher_for_real_and_time_that_is_over(
     more = ("--systems", "teacher")
     assert main(compare, text, *more, "--minutes", "0", monkeypatch=monkeypatch) == compare.NOT_FINISHED
     assert main(compare, text, *more, "--minutes", "9", monkeypatch=monkeypatch) == 0
-    assert (text / "run" / "texts" / "teacher.beam5").read_text(encoding="utf-8").count("\n") == 3
+    assert (text / "run" / "texts" / "test.de" / "teacher.beam5").read_text(encoding="utf-8").count("\n") == 3
     assert "teacher.beam5" in capsys.readouterr().out
 
 
