@@ -58,6 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"lath {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", parser_class=_Parser)
     _add_making(verbs)
+    _add_adapting(verbs)
     _add_using(verbs)
     return parser
 
@@ -106,6 +107,9 @@ def _add_making(verbs: Any) -> None:
         "--best", type=_count, metavar="N", default=5, help="checkpoints to average, the best at validation (5)"
     )
 
+
+def _add_adapting(verbs: Any) -> None:
+    """The verbs that make a model faster, smaller, or another program's."""
     shortlist = _verb(verbs, "shortlist", _shortlist, "Give a model a shortlist of tokens: faster on a CPU.",
                       "lath shortlist data/prepared runs/lat/model")  # fmt: skip
     shortlist.add_argument("data", type=Path, help="directory of lath prepare, with the model's vocabulary")
@@ -157,7 +161,7 @@ def _add_using(verbs: Any) -> None:
         "input",
         type=Path,
         nargs="?",
-        help="text file, plain, .gz or .xz (default: - for standard input); needs no model before it",
+        help="text file, plain, .gz or .xz (default: - for standard input); alone, for the default model",
     )
     _add_device(translate)
     _add_precision(translate)

@@ -30,8 +30,10 @@ from lath.checkpoint import (
     load_model,
     prune_checkpoints,
     read_info,
+    read_storage,
     save_checkpoint,
     save_model,
+    write_info,
 )
 from lath.config import DecodeSettings, NetworkSettings
 from lath.ema import MovingAverage
@@ -39,6 +41,7 @@ from lath.errors import UserError
 from lath.merge import MergeRules
 from lath.model import Model, build_model
 from lath.run import average_run
+from lath.storage import FULL, SCALE, SMALLER, restore, shrink
 from lath.vocab import load_vocabs
 
 TINY = NetworkSettings(
@@ -131,6 +134,55 @@ def test_half_precision_weights_are_widened(model_copy: Path) -> None:
     assert {tensor.dtype for tensor in loaded.values()} == {torch.float32}
 
 
+def store(directory: Path, storage: str) -> None:
+    """Store the weights of a model directory in fewer bytes."""
+    info, weights = read_info(directory), load_file(directory / WEIGHTS)
+    save_file(shrink(weights, storage, ""), directory / WEIGHTS)
+    write_info(directory, info, storage)
+
+
+def test_full_weights_are_not_told_of(model_copy: Path) -> None:
+    """As in directories that were written before there was another way."""
+    assert "storage" not in json.loads((model_copy / CONFIG).read_text(encoding="utf-8"))
+    assert read_storage(model_copy) == FULL
+    assert {tensor.dtype for tensor in load_file(model_copy / WEIGHTS).values()} == {torch.float32}
+    before = load_model(model_copy, CPU).model.state_dict()
+    change_config(model_copy, storage=FULL)
+    assert read_storage(model_copy) == FULL
+    after = load_model(model_copy, CPU).model.state_dict()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+
+
+@pytest.mark.parametrize("storage", SMALLER)
+def test_smaller_weights_are_restored(model_copy: Path, storage: str) -> None:
+    before = load_model(model_copy, CPU)
+    store(model_copy, storage)
+    assert read_storage(model_copy) == storage
+    after = load_model(model_copy, CPU)
+    assert after.info == before.info
+    expected = restore(shrink(before.model.state_dict(), storage, ""), "")
+    weights = after.model.state_dict()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in expected.items())
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+
+
+def test_smaller_weights_are_checked_as_the_full_ones_are(model_copy: Path) -> None:
+    store(model_copy, "int8")
+    path, stored = model_copy / WEIGHTS, load_file(model_copy / WEIGHTS)
+    name = "length.table.weight"
+    save_file({key: tensor for key, tensor in stored.items() if key != name + SCALE}, path)
+    assert refusal(lambda: load_model(model_copy, CPU)) == (
+        f"{path}: the scales of {name} are missing, or not one for each row; copy the model directory again"
+    )
+    save_file({key: tensor for key, tensor in stored.items() if not key.startswith(name)}, path)
+    assert refusal(lambda: load_model(model_copy, CPU)).startswith(f"{path}: lacks tensor '{name}'; ")
+    save_file({**stored, name: stored[name][:, :5].contiguous()}, path)
+    assert refusal(lambda: load_model(model_copy, CPU)).startswith(f"{path}: {name} has shape (64, 5), config.json ")
+    save_file(stored, path)
+    write_info(model_copy, read_info(model_copy))  # the config.json of the model it was made from
+    assert refusal(lambda: load_model(model_copy, CPU)).startswith(f"{path}: has an unknown tensor 'body.")
+
+
 # ---- what can be wrong with a model directory ----------------------------------------------------------------------
 
 
@@ -175,6 +227,16 @@ def drop_setting(directory: Path) -> None:
         (
             lambda d: change_config(d, max_lenght=3),
             "{d}/config.json: unknown setting 'max_lenght' (did you mean 'max_length'?)",
+        ),
+        (
+            lambda d: change_config(d, storage="int4"),
+            "{d}/config.json: the weights are stored as 'int4', but this version of lath reads fp32, int8, fp16; "
+            "update lath",
+        ),
+        (
+            lambda d: change_config(d, storage=["int8"]),
+            "{d}/config.json: the weights are stored as ['int8'], but this version of lath reads fp32, int8, fp16; "
+            "update lath",
         ),
         (lambda d: change_config(d, network=3), None),
         (lambda d: change_config(d, joint="yes"), "{d}/config.json: joint: expected true or false, got 'yes'"),

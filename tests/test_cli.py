@@ -23,11 +23,15 @@ from conftest import Runs
 
 import lath.checkpoint
 import lath.data
+import lath.pack
+import lath.shipped
 import lath.translator
 from lath.cli import build_parser, main, verb_parsers
 
 ROOT = Path(__file__).parents[1]
-VERBS = ("prepare", "train", "distill", "average", "shortlist", "export", "translate", "evaluate", "bench", "show")
+VERBS = (
+    "prepare", "train", "distill", "average", "shortlist", "pack", "export", "translate", "evaluate", "bench", "show",
+)  # fmt: skip
 Capsys = pytest.CaptureFixture[str]
 
 
@@ -176,6 +180,115 @@ def test_translate_from_standard_input(toy_run: Runs, text: Path) -> None:
     assert done.stdout.decode() == "".join(f"{line}\n" for line in expected)
 
 
+@pytest.fixture
+def shipped(toy_run: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of shipped models: de-en, which is a packed LAT. The current directory is an empty one."""
+    folder = tmp_path / "models"
+    lath.pack.pack(toy_run("LAT") / "model", folder / "de-en")
+    monkeypatch.setattr(lath.shipped, "FOLDERS", (tmp_path / "none", folder))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return folder
+
+
+def test_a_shipped_model_by_name(shipped: Path, text: Path, tmp_path: Path, capsys: Capsys) -> None:
+    model = shipped / "de-en"
+    translated = ok(capsys, "translate", model, text)
+    assert len(translated.splitlines()) == 3
+    assert ok(capsys, "translate", "de-en", text) == translated
+    assert ok(capsys, "distill", "de-en", text, tmp_path / "out") == f"{tmp_path / 'out'}: 3 lines\n"
+    assert (tmp_path / "out").read_text(encoding="utf-8") == translated
+    assert ok(capsys, "show", "de-en") == ok(capsys, "show", model)
+    assert ok(capsys, "show", "de-en", "ba ko") == ok(capsys, "show", model, "ba ko")
+    with nothing_left_behind(tmp_path):
+        for arguments in (["translate"], ["translate", text], ["distill", text, "new"], ["show"], ["bench", text]):
+            verb, *rest = arguments
+            assert refused(capsys, verb, "de-em", *rest) == (
+                "de-em: no such file or directory, and no shipped model (did you mean 'de-en'?) (shipped: de-en); "
+                "name a model of your own by its directory, for example runs/demo/model"
+            )
+    shutil.copytree(model, "de-en")  # a path wins over a name
+    (Path("de-en") / "README.md").write_text("mine\n", encoding="utf-8")
+    assert ok(capsys, "show", "de-en").startswith("mine\n")
+
+
+def test_a_shipped_model_is_benched_by_name(shipped: Path, toy_folder: Path, few_batches: None, capsys: Capsys) -> None:
+    assert shipped.is_dir()
+    ways = ["--sentences", 5, "--repeats", 1, "--batches", 2, "--lengths", 2, "--device", "cpu"]
+    assert "de-en" in ok(capsys, "bench", "de-en", toy_folder / "valid.src", *ways)
+
+
+def test_translate_needs_no_model(shipped: Path, text: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    translated = ok(capsys, "translate", "de-en", text)
+    assert ok(capsys, "translate", text) == translated  # a file is a text, for a model is a directory
+    assert ok(capsys, "translate", text, "--set", "decode.iterations=4") == translated
+    assert ok(capsys, "translate", "--device", "cpu", text) == translated
+    for arguments in ([], ["-"], ["de-en"], ["de-en", "-"], [shipped / "de-en"]):
+        with text.open(encoding="utf-8") as stream, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", stream)
+            assert ok(capsys, "translate", *arguments) == translated
+    Path("de-en").mkdir()  # which the default is not, whatever it holds
+    assert ok(capsys, "translate", text) == translated
+
+
+def test_what_cannot_be_told_apart_is_explained(shipped: Path, text: Path, capsys: Capsys) -> None:
+    assert refused(capsys, "translate", text, shipped / "de-en") == (
+        f"{text}: a text and not a model; the model comes first, then one text: lath translate de-en {text}"
+    )
+    for missing in ("nwes.src", "Guten Morgen.", "runs/none"):
+        assert refused(capsys, "translate", missing) == (
+            f"{missing}: no such file or model directory; a file is translated with lath translate FILE, "
+            "a sentence with echo SENTENCE | lath translate"
+        )
+    assert refused(capsys, "translate", "runs/none", text) == (
+        "runs/none: no such model directory; `lath train` writes one as RUN/model"
+    )
+
+
+def test_translate_without_a_model_where_none_is_shipped(
+    text: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lath.shipped, "FOLDERS", (tmp_path / "none",))
+    for arguments in ([], [text]):
+        assert refused(capsys, "translate", *arguments) == (
+            "no model is named, and the default, de-en, is not shipped with this installation; "
+            "name a model directory: lath translate MODEL FILE"
+        )
+
+
+def test_a_model_is_packed(toy_run: Runs, text: Path, tmp_path: Path, capsys: Capsys) -> None:
+    model, out = toy_run("LAT") / "model", tmp_path / "packed"
+    told = re.fullmatch(rf"{model}: (\d+\.\d\d) MB\n{out}: (\d+\.\d\d) MB\n", ok(capsys, "pack", model, out))
+    assert told
+    before, after = (sum(path.stat().st_size for path in d.iterdir()) / 1e6 for d in (model, out))
+    assert float(told[1]) == pytest.approx(before, abs=0.006)
+    assert float(told[2]) == pytest.approx(after, abs=0.006)
+    assert after < before
+    assert len(ok(capsys, "translate", out, text).splitlines()) == 3
+    assert ok(capsys, "show", out) == ok(capsys, "show", model)
+    ok(capsys, "pack", model, tmp_path / "half", "--storage", "fp16")
+    with nothing_left_behind(tmp_path):
+        assert refused(capsys, "pack", model, out) == f"{out}: exists already; choose another name or remove it"
+        assert refused(capsys, "pack", out, tmp_path / "again").startswith(f"{out}: is packed already, as int8, and ")
+        assert refused(capsys, "pack", tmp_path / "half", tmp_path / "again").startswith(
+            f"{tmp_path / 'half'}: is packed already, as fp16, and to round the weights twice loses quality; "
+        )
+        assert refused(capsys, "pack", model, tmp_path / "again", "--storage", "int4") == (
+            "unknown storage 'int4' (did you mean 'int8'?); use int8 or fp16"
+        )
+
+
+def test_a_packed_model_is_exported(toy_run: Runs, text: Path, tmp_path: Path, capsys: Capsys) -> None:
+    pytest.importorskip("ctranslate2", reason="the extra bench is not installed")
+    packed, out = tmp_path / "packed", tmp_path / "exported"
+    ok(capsys, "pack", toy_run("AT") / "model", packed)
+    ok(capsys, "export", packed, out)
+    assert ok(capsys, "translate", out, text) == ok(capsys, "translate", packed, text)
+    assert refused(capsys, "pack", out, tmp_path / "again") == (
+        f"{out}: an exported model has its own format; name the model directory it came from"
+    )
+
+
 def test_an_exported_model_is_a_model(toy_run: Runs, toy_folder: Path, tmp_path: Path, capsys: Capsys) -> None:
     pytest.importorskip("ctranslate2", reason="the extra bench is not installed")
     model, out, text = toy_run("AT") / "model", tmp_path / "exported", toy_folder / "valid.src"
@@ -272,7 +385,7 @@ def test_no_verb_is_a_question(capsys: Capsys) -> None:
 def test_mistakes_are_answered_at_once(tmp_path: Path) -> None:
     """Without the seconds that torch takes to import."""
     check = "import sys, lath.cli; code = lath.cli.main(); sys.exit(99 if 'torch' in sys.modules else code)"
-    for arguments in (["trian"], ["translate"], ["prepare", "nowhere.toml", "out"], ["train", "--help"]):
+    for arguments in (["trian"], ["translate", "de-em"], ["prepare", "nowhere.toml", "out"], ["train", "--help"]):
         started = [sys.executable, "-c", check, *arguments]
         done = subprocess.run(started, env=environment(), cwd=tmp_path, capture_output=True, check=False)
         assert done.returncode == (0 if "--help" in arguments else 2)
@@ -287,7 +400,7 @@ def test_mistakes_are_answered_at_once(tmp_path: Path) -> None:
         (["trian"], "unknown verb 'trian' (did you mean 'train'?); see lath --help"),
         (["translat"], "unknown verb 'translat' (did you mean 'translate'?); see lath --help"),
         (["zzz"], "unknown verb 'zzz'; see lath --help"),
-        (["translate"], "the following arguments are required: model (see lath translate --help)"),
+        (["distill"], "the following arguments are required: model, source, out (see lath distill --help)"),
         (["train", "a", "b"], "the following arguments are required: run (see lath train --help)"),
         (["--"], "unrecognized arguments: -- (see lath --help)"),
         (["show", "x", "--frobnicate"], "unrecognized arguments: --frobnicate (see lath show --help)"),
@@ -608,13 +721,18 @@ def test_a_full_disk_while_saving_a_checkpoint_loses_no_other(
     assert [entry["step"] for entry in log if "loss" in entry] == list(range(1, 13))
 
 
-def test_a_full_disk_while_averaging_or_distilling(
+def test_a_full_disk_while_averaging_packing_or_distilling(
     toy_run: Runs, text: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
     with nothing_left_behind(tmp_path), monkeypatch.context() as patch:
         patch.setattr(lath.checkpoint, "save_file", full)
         assert refused(capsys, "average", toy_run("AT"), out) == (
+            f"disk full while writing {out}: free some space and run the same command again"
+        )
+    with nothing_left_behind(tmp_path), monkeypatch.context() as patch:
+        patch.setattr(lath.pack, "save_file", full)
+        assert refused(capsys, "pack", toy_run("AT") / "model", out) == (
             f"disk full while writing {out}: free some space and run the same command again"
         )
     with monkeypatch.context() as patch:

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from lath.errors import UserError, did_you_mean
 from lath.model import Model, Table
+from lath.storage import LEVELS, SMALLEST_RANGE, quantise_rows
 
 Product = Callable[[Tensor], Tensor]
 """... x I numbers from -1 to 1, rounded to levels, to ... x O: their products with the weights of a layer."""
@@ -33,10 +34,8 @@ Product = Callable[[Tensor], Tensor]
 Backend = Callable[[Tensor, Tensor, int], Product]
 """O x I int8 weights, their O scales and the number of levels of x on each side of 0, to a product."""
 
-LEVELS, FEW_LEVELS = 127, 63
-"""Integers on each side of 0; the fewer where the processor adds products of bytes in 16 bits, which overflow."""
-SMALLEST_RANGE = 1e-12
-"""A row of zeros has a range too."""
+FEW_LEVELS = 63
+"""Levels of x on each side of 0 where the processor adds products of bytes in 16 bits, which overflow with more."""
 CHUNK = 4096
 """Vocabulary entries whose logits are made at a time, so that they stay in the cache."""
 
@@ -160,10 +159,9 @@ class Int8Linear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor | None, backend: str) -> None:
         super().__init__()
-        weight = weight.detach().float()
-        scale = row_ranges(weight) / LEVELS
-        self.register_buffer("weight", weight.div(scale).round_().to(torch.int8))
-        self.register_buffer("scale", scale[:, 0])
+        numbers, scales = quantise_rows(weight.detach().float())
+        self.register_buffer("weight", numbers)
+        self.register_buffer("scale", scales)
         self.register_buffer("bias", None if bias is None else bias.detach().float())
         self.backend, self.levels = backend, _known_levels(backend)
         self._parts: dict[tuple[int, int], tuple[Product, Tensor | None]] = {}
