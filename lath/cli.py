@@ -388,11 +388,11 @@ def _shared(
 ) -> Iterator[str]:
     """The translations, made by all ranks together; a few batches for each at a time."""
     from lath.distributed import share_stream
-    from lath.translator import READ_AHEAD, with_overrides
+    from lath.translator import READ_AHEAD
 
     if source == STANDARD_INPUT:
         raise UserError("standard input can be read by one rank only; name a text file to translate it with several")
-    chosen = with_overrides(translator.info.decode, settings)
+    chosen = translator.settings(**settings)
     chunk = world.size * READ_AHEAD * chosen.batch_sentences
     return share_stream(world, lines, lambda own: translator.translate(own, **settings), chunk)
 

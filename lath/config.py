@@ -185,8 +185,8 @@ class DecodeSettings:
     """A sentence is done when a pass writes what the pass before it wrote (CMLM, LAT)."""
     shortlist: bool = False
     """Choose only among tokens that are likely for the source (on a CPU): faster, needs `lath shortlist`."""
-    batch_sentences: int = 64
-    """Sentences decoded side by side; the output does not depend on it."""
+    batch_sentences: int = 0
+    """Sentences decoded side by side; 0 takes what suits the device. The output does not depend on it."""
 
     @property
     def merge_rules(self) -> MergeRules:
@@ -377,7 +377,7 @@ def check_decode(decode: DecodeSettings, where: str) -> None:
         (1 <= decode.length_candidates <= 9, "length_candidates must be 1 to 9"),
         (decode.beam >= 1, "beam must be at least 1"),
         (math.isfinite(decode.length_penalty), "length_penalty must be a finite number"),
-        (decode.batch_sentences >= 1, "batch_sentences must be at least 1"),
+        (decode.batch_sentences >= 0, "batch_sentences must not be negative"),
         (0 < merge.empty_probability <= 1, "merge: empty_probability must be above 0 and at most 1"),
         (merge.band >= 0, "merge: band must not be negative"),
     ]

@@ -23,7 +23,7 @@ from lath.errors import UserError
 from lath.exported import deciding_files, is_exported
 from lath.files import count_lines, read_lines, whole_directory, whole_file
 from lath.progress import Bar
-from lath.translator import READ_AHEAD, Translator, with_overrides
+from lath.translator import READ_AHEAD, Translator
 from lath.vocab import vocab_files
 
 SHARD_LINES = 10_000
@@ -46,9 +46,8 @@ def distill(
 
     def begin() -> tuple[int, int]:
         decoding = _check(translator, out, settings)
-        batch: int = decoding.pop(
-            "batch_sentences"
-        )  # the text does not depend on it; a smaller one may let a run go on
+        # The text does not depend on it, and a smaller one may let a run go on.
+        batch: int = decoding.pop("batch_sentences")
         lines = count_lines(source)
         size = shard_lines or _begun_size(shards) or max(SHARD_LINES, READ_AHEAD * batch)
         job = {"model": _fingerprint(model), "precision": translator.precision, "settings": decoding}
@@ -76,7 +75,7 @@ def _check(translator: Translator, out: Path, settings: dict[str, Any]) -> dict[
         raise UserError(f"{out}: exists already; choose another name or remove it")
     if out.suffix in (".gz", ".xz"):
         raise UserError(f"{out}: the text is written unpacked; choose a name without {out.suffix}")
-    return to_tree(with_overrides(translator.info.decode, settings))
+    return to_tree(translator.settings(**settings))
 
 
 def _begun_size(shards: Path) -> int | None:

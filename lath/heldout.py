@@ -33,8 +33,9 @@ class HeldOut:
         model.eval()
         device = next(model.parameters()).device
         hypotheses: list[str] = []
-        for start in range(0, len(self.sources), self.settings.batch_sentences):
-            source = pad(self.sources[start : start + self.settings.batch_sentences]).to(device)
+        size = self.settings.batch_sentences or len(self.sources)
+        for start in range(0, len(self.sources), size):
+            source = pad(self.sources[start : start + size]).to(device)
             hypotheses += [self.vocab.decode(decoded.ids) for decoded in decode(model, source, self.settings)]
         tokenised = isinstance(self.vocab, SubwordNmtVocab)
         return evaluate(hypotheses, self.references, tokenised).bleu.value

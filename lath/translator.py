@@ -36,6 +36,8 @@ from lath.shipped import find_model
 from lath.split import split_long
 from lath.vocab import EOS, Vocab
 
+SUITABLE_BATCH = {"cpu": 64, "cuda": 512}
+"""Sentences decoded side by side on each device, where the settings ask for no number."""
 READ_AHEAD = 32
 """Batches' worth of lines read at once, so that sentences of like length can share a batch."""
 
@@ -144,7 +146,7 @@ class Translator:
         self.decoder = None
         if not isinstance(self.model, Exported):
             self.decoder = choose_decoder(self.model, device, engine, shortlist)
-        self._last_asked: tuple[str, DecodeSettings] = "", self.info.decode
+        self._last_asked: tuple[str, DecodeSettings | None] = "", None
 
     @property
     def engine(self) -> str:
@@ -175,13 +177,15 @@ class Translator:
         return profile(self.decoder, source, self.settings(**settings))._asdict()
 
     def settings(self, **overrides: Any) -> DecodeSettings:
-        """The model's decoding settings with some changed by name.
+        """The model's decoding settings with some changed by name, complete for the device.
 
         The last ones asked for are kept: to check settings takes a fifth of a millisecond, to translate not much more.
         """
         asked, (last_asked, chosen) = repr(overrides), self._last_asked  # repr tells 1 from True, as checking does
-        if asked != last_asked:
+        if chosen is None or asked != last_asked:
             chosen = with_overrides(self.info.decode, overrides)
+            if chosen.batch_sentences == 0:
+                chosen = replace(chosen, batch_sentences=SUITABLE_BATCH[self.device.type])
             self._last_asked = asked, chosen
         return chosen
 

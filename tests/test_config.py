@@ -136,7 +136,7 @@ REFUSALS = {
     "[decode]\niterations = 0": "decode: iterations must be at least 1",
     "[decode]\nlength_candidates = 10": "decode: length_candidates must be 1 to 9",
     "[decode]\nbeam = 0": "decode: beam must be at least 1",
-    "[decode]\nbatch_sentences = 0": "decode: batch_sentences must be at least 1",
+    "[decode]\nbatch_sentences = -1": "decode: batch_sentences must not be negative",
     "[decode.merge]\nempty_probability = 0": "decode: merge: empty_probability must be above 0 and at most 1",
     "[decode.merge]\nband = -0.1": "decode: merge: band must not be negative",
 }

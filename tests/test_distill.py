@@ -43,7 +43,7 @@ class Watched:
 
     def __init__(self, translator: Translator, fail_at: str | None = None) -> None:
         self.translator, self.info, self.fail_at = translator, translator.info, fail_at
-        self.precision = translator.precision
+        self.precision, self.settings = translator.precision, translator.settings
         self.asked: list[str] = []
 
     def hypotheses(self, lines: list[str], **settings: Any) -> Iterator[Hypothesis]:

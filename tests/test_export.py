@@ -152,7 +152,7 @@ def test_forbidden_tokens_are_never_written(toy_run: Runs, tmp_path: Path) -> No
     ours, theirs = both(changed(toy_run("AT") / "model", tmp_path / "wild", love_padding), tmp_path / "out")
     sentences = [ours.source_vocab.encode(line) for line in LINES if line.strip()]
     for beam in (1, 3):
-        settings = DecodeSettings(beam=beam)
+        settings = ours.settings(beam=beam)
         written = [result.decoded.ids for result in theirs._decode_all(sentences, settings, False)]
         forbidden = {*NEVER_WRITTEN_AFTER_BEGIN, *range(ours.target_vocab.size, 1000)}
         assert [ids for ids in written if forbidden & set(ids)] == []
