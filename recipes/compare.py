@@ -82,6 +82,7 @@ SYSTEMS = {
         for seed in (2, 3)
     },
 }
+WAYS = sorted({way for system in SYSTEMS.values() for way in system.ways})
 MAIN = ("teacher", "lat", "cmlm")
 CLAIMS = (("lat.it1", "cmlm.it1"), ("lat.it4", "cmlm.it10"), ("lat.it4", "teacher.beam5"))
 """What the paper says of these pairs is tested by paired bootstrap."""
@@ -132,7 +133,8 @@ def run(options: argparse.Namespace) -> None:
 
         def finish(name: str) -> list[Future[None]]:
             train(steps, options, name)
-            ways = [(test, way) for test in options.test for way in SYSTEMS[name].ways]
+            chosen = [way for way in SYSTEMS[name].ways if not options.ways or way in options.ways]
+            ways = [(test, way) for test in options.test for way in chosen]
             return [pool.submit(translate, steps, options, name, *way) for way in ways]
 
         work = [pool.submit(finish, name) for name in of_text["raw"] if name != "teacher"]
@@ -246,6 +248,8 @@ def main() -> int:
         "--systems", nargs="+", default=list(MAIN), choices=SYSTEMS, metavar="NAME", help=", ".join(SYSTEMS)
     )
     parser.add_argument("--jobs", type=int, default=1, help="systems trained, and texts translated, side by side (1)")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, metavar="WAY",
+                        help="ways of translating the test, for example it1 it4 beam5 (all)")  # fmt: skip
     parser.add_argument("--engine", default="auto", help="for the translations of the test (auto); plain starts sooner")
     parser.add_argument("--minutes", type=float, help="stop after so many, with exit code 75; the same command goes on")
     parser.add_argument("--tokenised", action="store_true", help="the text is tokenised: BLEU on its tokens")

@@ -97,7 +97,11 @@ def test_a_system_on_raw_text_waits_for_nobody(
     for language in ("de", "en"):
         (text / f"other.{language}").write_text("a\n" * 3, encoding="utf-8")
     other = ("--test", str(text / "other.de"), str(text / "other.en"))
-    assert main(compare, text, "--systems", "lat-raw", "cmlm-raw", *other, monkeypatch=monkeypatch) == 0
+    ways = ("--ways", "it4", "it10", "beam5")
+    assert main(compare, text, "--systems", "lat-raw", "cmlm-raw", *ways, *other, monkeypatch=monkeypatch) == 0
+    assert {path.name for path in (text / "run" / "texts" / "test.de").iterdir()} == {
+        "lat-raw.it4", "cmlm-raw.it4", "cmlm-raw.it10",
+    }  # fmt: skip
     assert set(json.loads((text / "run" / "scores.json").read_text(encoding="utf-8"))) == {"test.de", "other.de"}
     assert (text / "run" / "texts" / "other.de" / "cmlm-raw.it10").exists()
     assert {line[0] for line in fake.asked} == {"prepare", "train", "translate"}
