@@ -175,6 +175,8 @@ def train(steps: Steps, options: argparse.Namespace, name: str) -> None:
     if (folder / "model").exists():
         return
     overrides = [*system.settings, *of(options, name)]
+    if options.from_teacher and system.text == "distilled":
+        overrides.append(f"train.start_from={options.run / 'teacher' / 'model'}")
     resume = ["--resume"] if (folder / "checkpoints").exists() and any((folder / "checkpoints").iterdir()) else []
     if folder.exists() and not resume:
         raise UserError(f"{folder}: a run without a checkpoint; remove it to start over")
@@ -248,6 +250,8 @@ def main() -> int:
         "--systems", nargs="+", default=list(MAIN), choices=SYSTEMS, metavar="NAME", help=", ".join(SYSTEMS)
     )
     parser.add_argument("--jobs", type=int, default=1, help="systems trained, and texts translated, side by side (1)")
+    parser.add_argument("--from-teacher", action="store_true",
+                        help="students begin with the teacher's weights wherever they fit: fewer updates do")  # fmt: skip
     parser.add_argument("--ways", nargs="+", choices=WAYS, metavar="WAY",
                         help="ways of translating the test, for example it1 it4 beam5 (all)")  # fmt: skip
     parser.add_argument("--engine", default="auto", help="for the translations of the test (auto); plain starts sooner")

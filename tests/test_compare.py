@@ -68,7 +68,18 @@ def test_students_come_after_their_teacher(
 ) -> None:
     fake = Fake()
     monkeypatch.setattr(compare, "Steps", lambda minutes: fake)
-    more = ("--systems", "cmlm", "lat", "--set", "train.steps=7", "--set", "lat:train.seed=5", "--set", "decode.beam=3")
+    more = (
+        "--systems",
+        "cmlm",
+        "lat",
+        "--from-teacher",
+        "--set",
+        "train.steps=7",
+        "--set",
+        "lat:train.seed=5",
+        "--set",
+        "decode.beam=3",
+    )
     assert main(compare, text, *more, monkeypatch=monkeypatch) == 0
     run = str(text / "run")
     made = [[word.removeprefix(run + "/") for word in line[: 4 if line[0] != "prepare" else 3]] for line in fake.asked]
@@ -77,6 +88,8 @@ def test_students_come_after_their_teacher(
     trained = {line[3].removeprefix(run + "/"): line for line in fake.asked if line[0] == "train"}
     assert all("train.steps=7" in line for line in trained.values())
     assert [name for name, line in trained.items() if "train.seed=5" in line] == ["lat"]
+    started = f"train.start_from={run}/teacher/model"
+    assert [name for name, line in trained.items() if started in line] == ["cmlm", "lat"]
     writing = [line for line in fake.asked if line[0] in ("distill", "translate")]
     assert all("decode.beam=3" in line for line in writing)
     assert not any(word.startswith("train.") for line in writing for word in line)
