@@ -251,7 +251,7 @@ def main() -> int:
     )
     parser.add_argument("--jobs", type=int, default=1, help="systems trained, and texts translated, side by side (1)")
     parser.add_argument("--from-teacher", action="store_true",
-                        help="students begin with the teacher's weights wherever they fit: fewer updates do")  # fmt: skip
+                        help="students begin with the teacher's weights where they fit")  # fmt: skip
     parser.add_argument("--ways", nargs="+", choices=WAYS, metavar="WAY",
                         help="ways of translating the test, for example it1 it4 beam5 (all)")  # fmt: skip
     parser.add_argument("--engine", default="auto", help="for the translations of the test (auto); plain starts sooner")
