@@ -265,14 +265,18 @@ def stages(row: Row, lines: list[str]) -> dict[str, float]:
     ids = source.encode_lines(lines)
 
     def median(work: Callable[[], object]) -> float:
+        seconds(work, translator.device)  # a warm-up
         return statistics.median(seconds(work, translator.device) for _ in range(PROFILED_RUNS))
 
     tokenise = median(lambda: source.encode(lines[0]) if len(lines) == 1 else source.encode_lines(lines))
     detokenise = median(lambda: [target.decode(tokens) for tokens in written])
-    parts = translator.profile(ids, **row.overrides, batch_sentences=len(lines))
-    if not parts:
-        parts = {"decode": max(0.0, median(lambda: row.translate(lines, len(lines))) - tokenise - detokenise)}
-    return {"tokenise": tokenise, **parts, "detokenise": detokenise}
+    works = translator.works(ids, **row.overrides, batch_sentences=len(lines))
+    if works is None:
+        whole = median(lambda: row.translate(lines, len(lines)))
+        return {"tokenise": tokenise, "decode": max(0.0, whole - tokenise - detokenise), "detokenise": detokenise}
+    encode, merge = median(works.encode), median(works.merge)
+    decode = max(0.0, median(works.whole) - encode - merge)
+    return {"tokenise": tokenise, "encode": encode, "decode": decode, "merge": merge, "detokenise": detokenise}
 
 
 # ---- the whole --------------------------------------------------------------------------------------------------

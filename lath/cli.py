@@ -1,4 +1,4 @@
-"""The command line: each verb calls one function.
+"""The command line: the verbs with their things and ways (what they do is in verbs.py), and how a command ends.
 
 Positionals are things, flags are ways. stdout is the result, stderr everything else. Exit 0, 2 (the user's
 mistake, told in one line), 1 (a defect, with its traceback) or 130 (Ctrl-C).
@@ -11,20 +11,26 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from lath import __version__
 from lath.errors import UserError, did_you_mean
-from lath.files import STANDARD_INPUT
-from lath.shipped import DEFAULT_MODEL, default_model, find_model
-
-if TYPE_CHECKING:
-    from lath.distributed import World
-    from lath.translator import Translator
-
-# Everything that needs torch is imported inside the verbs: help and mistakes answer at once.
+from lath.shipped import DEFAULT_MODEL
+from lath.verbs import (
+    run_average,
+    run_bench,
+    run_distill,
+    run_evaluate,
+    run_export,
+    run_pack,
+    run_prepare,
+    run_shortlist,
+    run_show,
+    run_train,
+    run_translate,
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -65,7 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_making(verbs: Any) -> None:
     """The verbs that make a model."""
-    prepare = _verb(verbs, "prepare", _prepare, "Turn aligned text into a data directory.",
+    prepare = _verb(verbs, "prepare", run_prepare, "Turn aligned text into a data directory.",
                     "lath prepare recipes/demo.toml runs/demo-data")  # fmt: skip
     prepare.add_argument("recipe", type=Path, help="TOML recipe with sections data and vocab")
     prepare.add_argument("out", type=Path, help="data directory to write; must not exist")
@@ -74,7 +80,7 @@ def _add_making(verbs: Any) -> None:
     )
     _add_set(prepare)
 
-    train = _verb(verbs, "train", _train, "Train a model on a data directory.",
+    train = _verb(verbs, "train", run_train, "Train a model on a data directory.",
                   "lath train recipes/demo.toml runs/demo-data runs/demo")  # fmt: skip
     train.add_argument("recipe", type=Path, help="TOML recipe with sections network, objective, train and decode")
     train.add_argument("data", type=Path, help="data directory from lath prepare")
@@ -85,7 +91,7 @@ def _add_making(verbs: Any) -> None:
     _add_device(train)
     _add_set(train)
 
-    distill = _verb(verbs, "distill", _distill, "Let a teacher rewrite the target side of a corpus.",
+    distill = _verb(verbs, "distill", run_distill, "Let a teacher rewrite the target side of a corpus.",
                     "lath distill runs/teacher/model train.de train.distilled.en")  # fmt: skip
     distill.add_argument(
         "model", type=Path, help="model directory of the teacher, one of lath export, or a shipped model"
@@ -99,7 +105,7 @@ def _add_making(verbs: Any) -> None:
     _add_engine(distill)
     _add_set(distill)
 
-    average = _verb(verbs, "average", _average, "Average a run's best checkpoints into a model.",
+    average = _verb(verbs, "average", run_average, "Average a run's best checkpoints into a model.",
                     "lath average runs/demo runs/demo-best3 --best 3")  # fmt: skip
     average.add_argument("run_directory", metavar="run", type=Path, help="run directory of lath train")
     average.add_argument("out", type=Path, help="model directory to write; must not exist")
@@ -110,7 +116,7 @@ def _add_making(verbs: Any) -> None:
 
 def _add_adapting(verbs: Any) -> None:
     """The verbs that make a model faster, smaller, or another program's."""
-    shortlist = _verb(verbs, "shortlist", _shortlist, "Give a model a shortlist of tokens: faster on a CPU.",
+    shortlist = _verb(verbs, "shortlist", run_shortlist, "Give a model a shortlist of tokens: faster on a CPU.",
                       "lath shortlist data/prepared runs/lat/model")  # fmt: skip
     shortlist.add_argument("data", type=Path, help="directory of lath prepare, with the model's vocabulary")
     shortlist.add_argument(
@@ -121,7 +127,7 @@ def _add_adapting(verbs: Any) -> None:
         "--frequent", type=_count, metavar="N", default=1000, help="tokens for every sentence (1000)"
     )
 
-    pack = _verb(verbs, "pack", _pack, "Write a smaller copy of a model.",
+    pack = _verb(verbs, "pack", run_pack, "Write a smaller copy of a model.",
                  "lath pack runs/lat/model models/de-en")  # fmt: skip
     pack.add_argument("model", type=Path, help="model directory")
     pack.add_argument("out", type=Path, help="model directory to write; must not exist")
@@ -132,7 +138,7 @@ def _add_adapting(verbs: Any) -> None:
         help="type of the weights: int8 (default, a quarter), fp16 (a half)",
     )
 
-    export = _verb(verbs, "export", _export, "Write an AT model for another program.",
+    export = _verb(verbs, "export", run_export, "Write an AT model for another program.",
                    "lath export runs/teacher/model runs/teacher/int8 --to ctranslate2 --quantization int8")  # fmt: skip
     export.add_argument("model", type=Path, help="model directory of an AT model")
     export.add_argument(
@@ -149,13 +155,13 @@ def _add_adapting(verbs: Any) -> None:
 
 def _add_using(verbs: Any) -> None:
     """The verbs that use and judge one."""
-    translate = _verb(verbs, "translate", _translate, "Translate text, line n in is line n out.",
-                      "lath translate de-en news.de > news.en")  # fmt: skip
+    translate = _verb(verbs, "translate", run_translate, "Translate text, line n in is line n out.",
+                      "lath translate runs/demo/model news.de > news.en")  # fmt: skip
     translate.add_argument(
         "model",
         type=Path,
         nargs="?",
-        help=f"shipped model, model directory, or one of lath export (default: {DEFAULT_MODEL})",
+        help=f"shipped model, model directory, or one of lath export (default: {DEFAULT_MODEL}, where it is shipped)",
     )
     translate.add_argument(
         "input",
@@ -168,7 +174,7 @@ def _add_using(verbs: Any) -> None:
     _add_engine(translate)
     _add_set(translate)
 
-    evaluate = _verb(verbs, "evaluate", _evaluate, "Score translations, and compare two systems.",
+    evaluate = _verb(verbs, "evaluate", run_evaluate, "Score translations, and compare two systems.",
                      "lath evaluate reference.en first.en second.en")  # fmt: skip
     evaluate.add_argument("reference", type=Path, help="reference text")
     evaluate.add_argument(
@@ -181,7 +187,7 @@ def _add_using(verbs: Any) -> None:
 
     _add_bench(verbs)
 
-    show = _verb(verbs, "show", _show, "Show what a recipe or directory holds, or how a translation came about.",
+    show = _verb(verbs, "show", run_show, "Show what a recipe or directory holds, or how a translation came about.",
                  'lath show runs/demo/model "Guten Morgen."')  # fmt: skip
     show.add_argument("thing", type=Path, help="recipe, data, run or model directory, or shipped model")
     show.add_argument("sentence", nargs="?", help="with a model: translate this sentence and show every pass")
@@ -191,13 +197,9 @@ def _add_using(verbs: Any) -> None:
     _add_set(show)
 
 
-BENCH_COUNTS = ("sentences", "repeats", "batches", "lengths")
-"""Flags whose defaults `bench.Ways` knows."""
-
-
 def _add_bench(verbs: Any) -> None:
     """The verb that measures speed."""
-    bench = _verb(verbs, "bench", _bench, "Measure how fast models translate, all in one run.",
+    bench = _verb(verbs, "bench", run_bench, "Measure how fast models translate, all in one run.",
                   "lath bench runs/at/model runs/lat/model test.de --references test.en --plot speed.svg")  # fmt: skip
     bench.add_argument(
         "models",
@@ -277,202 +279,6 @@ def _count(text: str) -> int:
 
 def _counts(text: str) -> tuple[int, ...]:
     return tuple(sorted({_count(part) for part in text.split(",")}))
-
-
-# ---- verbs ------------------------------------------------------------------------------------------------------
-
-
-def _prepare(arguments: argparse.Namespace) -> None:
-    from lath.config import load_recipe
-    from lath.data import prepare
-
-    report = prepare(load_recipe(arguments.recipe, arguments.overrides), arguments.out, arguments.vocab_from)
-    print(report)
-
-
-def _train(arguments: argparse.Namespace) -> None:
-    from lath.config import load_recipe
-    from lath.distributed import join_world
-    from lath.train import train
-
-    with join_world(arguments.device) as (world, device):
-        recipe = load_recipe(arguments.recipe, arguments.overrides)
-        text = arguments.recipe.read_text(encoding="utf-8")
-        finished = train(recipe, text, arguments.data, arguments.run_directory, device, arguments.resume, world)
-        if world.first:
-            print(finished)
-
-
-def _distill(arguments: argparse.Namespace) -> None:
-    model = find_model(arguments.model)
-    from lath.distill import distill
-    from lath.distributed import join_world
-    from lath.translator import load, preferred_device
-
-    with join_world(preferred_device(model, arguments.device)) as (world, device):
-        settings = _decode_overrides(arguments.overrides)
-        translator = load(model, str(device), arguments.precision, arguments.engine)
-        lines = distill(translator, model, arguments.source, arguments.out, world=world, **settings)
-        if world.first:
-            print(f"{arguments.out}: {lines} lines")
-
-
-def _average(arguments: argparse.Namespace) -> None:
-    from lath.run import average_run
-
-    for checkpoint in average_run(arguments.run_directory, arguments.best, arguments.out):
-        print(checkpoint.state)
-
-
-def _shortlist(arguments: argparse.Namespace) -> None:
-    from lath.engine.shortlist import add_shortlist
-
-    print(add_shortlist(arguments.data, arguments.model, arguments.near, arguments.frequent))
-
-
-def _pack(arguments: argparse.Namespace) -> None:
-    from lath.pack import directory_size, pack
-
-    pack(arguments.model, arguments.out, arguments.storage)
-    for directory in (arguments.model, arguments.out):
-        print(f"{directory}: {directory_size(directory) / 1e6:.2f} MB")
-
-
-def _export(arguments: argparse.Namespace) -> None:
-    from lath.export import export
-
-    export(arguments.model, arguments.out, arguments.to, arguments.quantization)
-    print(arguments.out)
-
-
-def _translate(arguments: argparse.Namespace) -> None:
-    model, source = _model_and_text(arguments.model, arguments.input)
-    from lath.distributed import join_world
-    from lath.files import read_lines
-    from lath.translator import load, preferred_device
-
-    with join_world(preferred_device(model, arguments.device)) as (world, device):
-        lines: Iterator[str] = read_lines(source)
-        settings = _decode_overrides(arguments.overrides)
-        translator = load(model, str(device), arguments.precision, arguments.engine)
-        if world.size > 1:
-            texts = _shared(translator, lines, source, settings, world)
-        else:
-            texts = (hypothesis.text for hypothesis in translator.hypotheses(lines, **settings))
-        for text in _with_bar(texts, source) if world.first else texts:
-            if world.first:
-                sys.stdout.write(text + "\n")
-
-
-def _model_and_text(first: Path | None, second: Path | None) -> tuple[Path, Path]:
-    """The model and the text of lath translate [MODEL] [FILE]. A file alone is a text, for a model is a directory."""
-    first_is_text = first == STANDARD_INPUT or (first is not None and first.exists() and not first.is_dir())
-    if first is None or (first_is_text and second is None):
-        return default_model(), first or STANDARD_INPUT
-    if first_is_text:
-        raise UserError(
-            f"{first}: a text and not a model; the model comes first, then one text: "
-            f"lath translate {DEFAULT_MODEL} {first}"
-        )
-    model = find_model(first)
-    if second is None and not model.exists():
-        raise UserError(
-            f"{first}: no such file or model directory; a file is translated with lath translate FILE, "
-            f"a sentence with echo SENTENCE | lath translate"
-        )
-    return model, second or STANDARD_INPUT
-
-
-def _shared(
-    translator: Translator, lines: Iterator[str], source: Path, settings: dict[str, Any], world: World
-) -> Iterator[str]:
-    """The translations, made by all ranks together; a few batches for each at a time."""
-    from lath.distributed import share_stream
-    from lath.translator import READ_AHEAD
-
-    if source == STANDARD_INPUT:
-        raise UserError("standard input can be read by one rank only; name a text file to translate it with several")
-    chosen = translator.settings(**settings)
-    chunk = world.size * READ_AHEAD * chosen.batch_sentences
-    return share_stream(world, lines, lambda own: translator.translate(own, **settings), chunk)
-
-
-def _with_bar(texts: Iterator[str], source: Path) -> Iterable[str]:
-    """The translations with a progress bar, unless the translations themselves can be seen to go by."""
-    from lath.files import count_lines
-    from lath.progress import watched
-
-    if sys.stdout.isatty() or not sys.stderr.isatty():
-        return texts
-    # A pipe, unlike a file, can be read only once.
-    total = count_lines(source) if source.is_file() else None
-    return watched(texts, "translating", total)
-
-
-def _evaluate(arguments: argparse.Namespace) -> None:
-    from lath.evaluate import compare, evaluate
-    from lath.files import misaligned, read_lines
-
-    reference = list(read_lines(arguments.reference))
-    systems = [list(read_lines(path)) for path in arguments.hypotheses]
-    for path, lines in zip(arguments.hypotheses, systems, strict=True):
-        if len(lines) != len(reference):
-            raise misaligned(arguments.reference, len(reference), path, len(lines))
-    for path, lines in zip(arguments.hypotheses, systems, strict=True):
-        print(f"{path}\n{evaluate(lines, reference, arguments.tokenised, ter=arguments.ter)}")
-    if len(systems) == 2:
-        print(compare(systems[0], systems[1], reference, arguments.tokenised))
-
-
-def _bench(arguments: argparse.Namespace) -> None:
-    from lath.bench import Ways, bench
-
-    fewest, most = arguments.min_tokens, arguments.max_tokens
-    if most is not None and fewest > most:
-        raise UserError(f"--min-tokens {fewest} is above --max-tokens {most}; no sentence has both")
-    ways = Ways(
-        device=arguments.device,
-        precision=arguments.precision,
-        threads=arguments.threads,
-        plain=arguments.plain,
-        tokens=(fewest, most),
-        overrides=_decode_overrides(arguments.overrides),
-        **{name: value for name in BENCH_COUNTS if (value := getattr(arguments, name)) is not None},
-    )
-    models = [find_model(model) for model in arguments.models]
-    print(bench(models, arguments.data, ways, arguments.references, arguments.against, arguments.plot))
-
-
-def _show(arguments: argparse.Namespace) -> None:
-    thing = find_model(arguments.thing)
-    from lath.exported import OURS, is_exported
-    from lath.show import explain, plot_run, show
-
-    if arguments.plot is not None:
-        plot_run(thing, arguments.plot)
-    if arguments.sentence is None:
-        described = thing / OURS if is_exported(thing) else thing
-        print(show(described, arguments.overrides))
-        return
-    from lath.translator import load
-
-    translator = load(thing, arguments.device, arguments.precision)
-    settings = _decode_overrides(arguments.overrides)
-    hypothesis = next(translator.hypotheses([arguments.sentence], trace=True, **settings))
-    print(explain(hypothesis, translator.target_vocab))
-
-
-def _decode_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """Settings of the section decode, the only one that a trained model still listens to."""
-    from lath.config import merge_overrides
-
-    tree = merge_overrides(overrides)
-    for section in tree:
-        if section != "decode":
-            raise UserError(
-                f"--set {section}...: a trained model takes settings of decode only, such as decode.iterations"
-            )
-    return dict(tree.get("decode", {}))
 
 
 # ---- running ----------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from lath.storage import FULL, SMALLER, shrink
 from lath.vocab import vocab_files
 
 
-def pack(model: Path, out: Path, storage: str = SMALLER[0]) -> None:
+def pack(model: Path, out: Path, storage: str) -> None:
     """Write a copy of a model directory whose weights are stored as int8 or fp16."""
     if storage not in SMALLER:
         raise UserError(f"unknown storage {storage!r}{did_you_mean(storage, SMALLER)}; use {' or '.join(SMALLER)}")

@@ -45,7 +45,7 @@ from lath.objective import LossParts, Totals, draw_examples, loss_share
 from lath.progress import Bar
 from lath.run import average_run, resume_run, start_run
 from lath.stopping import require_finite
-from lath.vocab import load_vocabs, vocab_files
+from lath.vocab import load_vocabs, same_tokens
 
 INITIAL_LEARNING_RATE = 1e-7
 VALIDATION_LOGITS = 1 << 27
@@ -108,7 +108,7 @@ def starting_weights(recipe: Recipe, data: Path) -> dict[str, Tensor]:
         return {}
     directory = Path(recipe.train.start_from)
     loaded = load_model(directory, torch.device("cpu"))
-    if [path.read_bytes() for path in vocab_files(directory)] != [path.read_bytes() for path in vocab_files(data)]:
+    if not same_tokens(directory, data):
         raise UserError(
             f"train.start_from: {directory} has another vocabulary than {data}; "
             f"prepare the data with --vocab-from {directory}, or leave start_from out"

@@ -22,10 +22,11 @@ from lath.engine.decoding import (
     BatchedDecoder,
     PlainDecoder,
     RecordedDecoder,
+    Works,
     choose_decoder,
     choose_precision,
-    profile,
     with_precision,
+    works,
 )
 from lath.engine.shortlist import Shortlist, has_shortlist, load_shortlist
 from lath.errors import UserError
@@ -169,12 +170,12 @@ class Translator:
             raise UserError("translate takes a list of lines, not one text; write translate([text])")
         return self._stream(iter(lines), self.settings(**settings), trace)
 
-    def profile(self, sentences: list[list[int]], **settings: Any) -> dict[str, float]:
-        """Seconds that the parts of decoding one batch of tokens take: encode, decode, merge; none if exported."""
-        if self.decoder is None:  # nobody can look inside
-            return {}
+    def works(self, sentences: list[list[int]], **settings: Any) -> Works | None:
+        """The decode of one batch of tokens and its parts, to be timed; None for what nobody can look into."""
+        if self.decoder is None:
+            return None
         source = pad([[*sentence, EOS] for sentence in sentences])
-        return profile(self.decoder, source, self.settings(**settings))._asdict()
+        return works(self.decoder, source, self.settings(**settings))
 
     def settings(self, **overrides: Any) -> DecodeSettings:
         """The model's decoding settings with some changed by name, complete for the device.

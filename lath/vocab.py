@@ -383,6 +383,14 @@ def load_vocabs(directory: Path) -> tuple[Vocab, Vocab]:
     return vocabs[0], vocabs[-1]
 
 
+def same_tokens(first: Path, second: Path) -> bool:
+    """Whether two directories number the same tokens alike, on both sides."""
+    return all(
+        one.size == other.size and all(one.token(id) == other.token(id) for id in range(one.size))
+        for one, other in zip(load_vocabs(first), load_vocabs(second), strict=True)
+    )
+
+
 def _load(path: Path) -> Vocab:
     try:
         return SentencePieceVocab(path.read_bytes()) if path.suffix == ".model" else _load_subword_nmt(path)

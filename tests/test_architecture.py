@@ -18,7 +18,7 @@ ORDER = (
     "engine.beam_attention", "model", "objective", "decode", "evaluate", "heldout", "flops", "ema", "storage",
     "checkpoint", "engine.graphs", "engine.beam", "engine.passes", "engine.int8", "engine.shortlist",
     "engine.decoding", "exported", "translator", "distributed", "engine.training", "stopping", "log", "run", "train",
-    "distill", "pack", "export", "curves", "show", "sentences", "speed", "bench", "cli",
+    "distill", "pack", "export", "curves", "show", "sentences", "speed", "bench", "verbs", "cli",
 )  # fmt: skip
 """A module imports only from those before it."""
 LONGEST_FUNCTION = 70

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -28,6 +29,7 @@ from lath.bench import (
     variants,
 )
 from lath.cli import main
+from lath.engine.decoding import Works
 from lath.errors import UserError
 from lath.evaluate import evaluate
 from lath.files import read_lines
@@ -100,13 +102,19 @@ def worker(clock: Clock, name: str, speed: float, engine: str = "plain") -> Row:
         clock.now += sum(map(len, lines)) * speed
         return lines
 
+    def takes(seconds: float) -> Callable[[], None]:
+        def work() -> None:
+            clock.now += seconds
+
+        return work
+
     stand_in: Any = SimpleNamespace(
         device=CPU,
         engine=engine,
         source_vocab=Spelling(clock),
         target_vocab=Spelling(clock),
         translate=translate,
-        profile=lambda ids, **_: {"encode": 3.0, "decode": 4.0, "merge": 5.0} if engine == "plain" else {},
+        works=lambda ids, **_: Works(takes(12.0), takes(3.0), takes(5.0)) if engine == "plain" else None,
     )
     return Row(name, name, cast(Translator, stand_in), {}, "fp32", 0)
 

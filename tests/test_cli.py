@@ -184,7 +184,7 @@ def test_translate_from_standard_input(toy_run: Runs, text: Path) -> None:
 def shipped(toy_run: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of shipped models: de-en, which is a packed LAT. The current directory is an empty one."""
     folder = tmp_path / "models"
-    lath.pack.pack(toy_run("LAT") / "model", folder / "de-en")
+    lath.pack.pack(toy_run("LAT") / "model", folder / "de-en", "int8")
     monkeypatch.setattr(lath.shipped, "FOLDERS", (tmp_path / "none", folder))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")

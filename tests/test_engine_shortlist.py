@@ -168,4 +168,4 @@ def test_a_damaged_file_is_told(model_copy: Path) -> None:
 def test_a_foreign_vocabulary_is_refused(model_copy: Path, tmp_path: Path) -> None:
     other = prepare(toy_recipe(tmp_path, "LAT", ambiguous_pairs), tmp_path / "other").directory
     with pytest.raises(UserError, match="have different vocabularies; prepare the text with the model's"):
-        add_shortlist(other, model_copy)
+        add_shortlist(other, model_copy, near=5, frequent=10)

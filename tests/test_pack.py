@@ -68,7 +68,7 @@ def test_the_card_the_vocabulary_and_the_shortlist_come_along(
     (model_copy / "README.md").write_text("# Mine, with scores\n", encoding="utf-8")
     (model_copy / "notes.txt").write_text("not part of a model", encoding="utf-8")
     add_shortlist(toy_folder / "data", model_copy, near=5, frequent=20)
-    pack(model_copy, out)
+    pack(model_copy, out, "int8")
     assert sorted(path.name for path in out.iterdir()) == [
         "README.md", "config.json", "model.safetensors", "shortlist.safetensors", "vocab.model",
     ]  # fmt: skip
@@ -78,7 +78,7 @@ def test_the_card_the_vocabulary_and_the_shortlist_come_along(
 
 
 def test_separate_vocabularies_and_no_card(toy_run: Runs, tmp_path: Path) -> None:
-    pack(separate(toy_run, tmp_path / "two"), tmp_path / "packed")
+    pack(separate(toy_run, tmp_path / "two"), tmp_path / "packed", "int8")
     loaded = load_model(tmp_path / "packed", CPU)
     assert loaded.source_vocab is not loaded.target_vocab
     assert not (tmp_path / "packed" / "README.md").exists()
@@ -129,7 +129,7 @@ def test_translations_are_those_of_the_model(learnt: Path, tmp_path: Path, stora
 def test_int8_twice_is_hardly_more_than_once(learnt: Path, tmp_path: Path) -> None:
     """Stored and computed in int8; the linear layers have the same numbers either way (test_storage.py)."""
     lines = list(read_lines(learnt.parents[1] / "valid.src"))
-    pack(learnt, tmp_path / "packed")
+    pack(learnt, tmp_path / "packed", "int8")
     before, after = (list(load(model, "cpu", "int8").hypotheses(lines)) for model in (learnt, tmp_path / "packed"))
     assert [hypothesis.text for hypothesis in after] == [hypothesis.text for hypothesis in before]
     assert max(abs(a.score - b.score) for a, b in zip(after, before, strict=True)) < 0.02
@@ -140,7 +140,7 @@ def test_int8_twice_is_hardly_more_than_once(learnt: Path, tmp_path: Path) -> No
 
 def test_a_packed_model_is_not_packed_again(model_copy: Path, tmp_path: Path) -> None:
     pack(model_copy, tmp_path / "half", "fp16")
-    assert refusal(lambda: pack(tmp_path / "half", tmp_path / "again")) == (
+    assert refusal(lambda: pack(tmp_path / "half", tmp_path / "again", "int8")) == (
         f"{tmp_path / 'half'}: is packed already, as fp16, and to round the weights twice loses quality; "
         "name the model directory it came from"
     )
@@ -158,12 +158,12 @@ def test_what_is_no_model_is_told(toy_run: Runs, tmp_path: Path) -> None:
     out = tmp_path / "out"
     exported = tmp_path / "exported"
     shutil.copytree(toy_run("AT") / "model", exported / "lath")
-    assert refusal(lambda: pack(exported, out)) == (
+    assert refusal(lambda: pack(exported, out, "int8")) == (
         f"{exported}: an exported model has its own format; name the model directory it came from"
     )
     run = toy_run("LAT")
-    assert refusal(lambda: pack(run, out)) == f"{run}: a training run, not a model; use {run / 'model'}"
-    assert refusal(lambda: pack(tmp_path / "none", out)) == (
+    assert refusal(lambda: pack(run, out, "int8")) == f"{run}: a training run, not a model; use {run / 'model'}"
+    assert refusal(lambda: pack(tmp_path / "none", out, "int8")) == (
         f"{tmp_path / 'none'}: no such model directory; `lath train` writes one as RUN/model"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["exported"]
@@ -171,7 +171,7 @@ def test_what_is_no_model_is_told(toy_run: Runs, tmp_path: Path) -> None:
 
 def test_what_exists_is_not_overwritten(model_copy: Path) -> None:
     before = {path.name: path.read_bytes() for path in model_copy.iterdir()}
-    assert refusal(lambda: pack(model_copy, model_copy)) == (
+    assert refusal(lambda: pack(model_copy, model_copy, "int8")) == (
         f"{model_copy}: exists already; choose another name or remove it"
     )
     assert {path.name: path.read_bytes() for path in model_copy.iterdir()} == before
@@ -183,7 +183,7 @@ def test_a_failure_leaves_nothing(model_copy: Path, tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(lath.pack, "write_info", killed)
     with pytest.raises(KeyboardInterrupt):
-        pack(model_copy, tmp_path / "out")
+        pack(model_copy, tmp_path / "out", "int8")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
@@ -192,5 +192,7 @@ def test_weights_that_are_not_numbers_are_told(model_copy: Path, tmp_path: Path)
     loaded.model.state_dict()["length.table.weight"][3, 3] = float("nan")
     spoilt = tmp_path / "spoilt"
     save_model(spoilt, loaded.model.state_dict(), loaded.info, (loaded.source_vocab, loaded.target_vocab))
-    assert refusal(lambda: pack(spoilt, tmp_path / "out")).startswith(f"{spoilt}: length.table.weight holds values")
+    assert refusal(lambda: pack(spoilt, tmp_path / "out", "int8")).startswith(
+        f"{spoilt}: length.table.weight holds values"
+    )
     assert not (tmp_path / "out").exists()

@@ -9,8 +9,6 @@ All give the same translations. Only the plain way can tell how one came about.
 
 from __future__ import annotations
 
-import statistics
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -34,7 +32,6 @@ from lath.model import AT, LAT, Model, Pieces
 ENGINES = ("auto", "plain", "recorded")
 MERGE_TOGETHER = 10
 """Rows from which merging them together is faster than one after the other (benchmarks/merge.py)."""
-PROFILED_RUNS = 5
 MOST_WAYS = 4
 """Ways of decoding that are kept ready at a time: each has recordings of its own."""
 
@@ -146,7 +143,7 @@ class RecordedDecoder:
     def works(self, source: Tensor, settings: DecodeSettings) -> Works:
         """A whole decode, its encoding and its merging, to be timed."""
         search = self._search(settings)
-        return (lambda: search.decode(source), *search.parts(source))
+        return Works(lambda: search.decode(source), *search.parts(source))
 
     def _search(self, settings: DecodeSettings) -> BeamSearch | Passes:
         """What decodes by these settings, made at their first use; the size of a batch makes no difference."""
@@ -164,29 +161,24 @@ class RecordedDecoder:
 
 
 Decoder = PlainDecoder | BatchedDecoder | RecordedDecoder
+Work = Callable[[], object]
 
 
-class Profile(NamedTuple):
-    """Seconds that the parts of a decode take; `decode` is all that is neither of the others."""
+class Works(NamedTuple):
+    """A whole decode, and its encoding and merging done again by themselves on what the decode saw: to be timed."""
 
-    encode: float
-    decode: float
-    merge: float
+    whole: Work
+    encode: Work
+    merge: Work
 
 
-def profile(decoder: Decoder, source: Tensor, settings: DecodeSettings) -> Profile:
-    """Where the time of a decode goes. Encoding and merging are done again by themselves, on what the decode saw."""
+def works(decoder: Decoder, source: Tensor, settings: DecodeSettings) -> Works:
+    """The decode of a batch and its parts."""
     if isinstance(decoder, RecordedDecoder):
-        whole, encode, merge = decoder.works(source, settings)
+        made = decoder.works(source, settings)
     else:
-        whole, encode, merge = _plain_works(decoder, source, settings)
-    with torch.inference_mode():
-        total, encoding, merging = (_seconds(work, decoder.device) for work in (whole, encode, merge))
-    return Profile(encoding, max(0.0, total - encoding - merging), merging)
-
-
-Works = tuple[Callable[[], object], Callable[[], object], Callable[[], object]]
-"""A whole decode, its encoding, its merging."""
+        made = _plain_works(decoder, source, settings)
+    return Works(*(torch.inference_mode()(work) for work in made))
 
 
 def _plain_works(decoder: PlainDecoder | BatchedDecoder, source: Tensor, settings: DecodeSettings) -> Works:
@@ -202,25 +194,11 @@ def _plain_works(decoder: PlainDecoder | BatchedDecoder, source: Tensor, setting
 
         with torch.inference_mode():
             decode_pieces(model, source, settings, False, watch)
-    return (
+    return Works(
         lambda: decoder.decode(source, settings),
         lambda: model.encode(source),
         lambda: [merge(*arguments) for arguments in seen],
     )
-
-
-def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    """The median of some runs."""
-    wait: Callable[[], object] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    times = []
-    for number in range(PROFILED_RUNS + 1):
-        wait()
-        began = time.perf_counter()
-        work()
-        wait()
-        if number:  # the first is a warm-up
-            times.append(time.perf_counter() - began)
-    return statistics.median(times)
 
 
 def choose_decoder(

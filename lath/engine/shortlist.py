@@ -1,6 +1,6 @@
 """A lexical shortlist: for each source sentence, the few target tokens its translation is likely to be written with.
 
-    shortlist = build_shortlist(Corpus.open(data, "train"), source_size, target_size)
+    shortlist = build_shortlist(Corpus.open(data, "train"), source_size, target_size, near=100, frequent=1000)
     decode_shortlisted(model, source, settings, shortlist)
 
 Each source token brings the target tokens that keep company with it in the training text, and the most frequent ones
@@ -34,7 +34,7 @@ from lath.engine.int8 import Int8Linear, Int8Table, log_sum_exp
 from lath.errors import UserError
 from lath.model import Model
 from lath.progress import watched
-from lath.vocab import PAD, SPECIALS, load_vocabs
+from lath.vocab import PAD, SPECIALS, same_tokens
 
 FILE, FORMAT = "shortlist.safetensors", 1
 BLOCK = 1 << 24
@@ -63,9 +63,7 @@ class Shortlist:
 # ---- building -------------------------------------------------------------------------------------------------
 
 
-def build_shortlist(
-    corpus: Corpus, source_size: int, target_size: int, near: int = 100, frequent: int = 1000
-) -> Shortlist:
+def build_shortlist(corpus: Corpus, source_size: int, target_size: int, near: int, frequent: int) -> Shortlist:
     """Count which tokens occur in each other's sentences, and keep the `near` most telling for each source token.
 
     A pair's worth is its share of the mutual information, n log(n N / (n_s n_t)): often together, and more often
@@ -123,16 +121,15 @@ def _keep_best(found: Ids, sources: Ids, targets: Ids, worth: NDArray[np.float64
 # ---- files ----------------------------------------------------------------------------------------------------
 
 
-def add_shortlist(data: Path, model: Path, near: int = 100, frequent: int = 1000) -> Path:
+def add_shortlist(data: Path, model: Path, near: int, frequent: int) -> Path:
     """Build a shortlist from a prepared directory and put it into a model directory; returns the file."""
     info = read_info(model)
     counted = read_data_info(data)
-    for of_data, of_model in zip(load_vocabs(data), load_vocabs(model), strict=True):
-        if of_data.size != of_model.size or any(of_data.token(id) != of_model.token(id) for id in range(of_data.size)):
-            raise UserError(
-                f"{data} and {model} have different vocabularies; "
-                f"prepare the text with the model's: lath prepare --vocab-from {model}"
-            )
+    if not same_tokens(data, model):
+        raise UserError(
+            f"{data} and {model} have different vocabularies; "
+            f"prepare the text with the model's: lath prepare --vocab-from {model}"
+        )
     assert (counted.source_vocab_size, counted.target_vocab_size) == (info.source_size, info.target_size)
     shortlist = build_shortlist(Corpus.open(data, "train"), info.source_size, info.target_size, near, frequent)
     tensors = {"near": shortlist.near.int(), "always": shortlist.always}
