@@ -108,6 +108,8 @@ def run_translate(arguments: argparse.Namespace) -> None:
             texts = _shared(translator, lines, source, settings, world)
         else:
             texts = (hypothesis.text for hypothesis in translator.hypotheses(lines, **settings))
+        if source == STANDARD_INPUT and sys.stdin.isatty():  # else it looks as if nothing happened
+            print("reading from the terminal: one sentence a line, then Ctrl-D to translate", file=sys.stderr)
         for text in _with_bar(texts, source) if world.first else texts:
             if world.first:
                 sys.stdout.write(text + "\n")

@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import pty
 import re
 import shlex
 import shutil
@@ -72,6 +73,11 @@ def environment(**extra: str) -> dict[str, str]:
 
 def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "lath", *(str(argument) for argument in arguments)]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -178,6 +184,33 @@ def test_translate_from_standard_input(toy_run: Runs, text: Path) -> None:
     expected = lath.translator.load(model, "cpu").translate(["ba ko mi", "", "gu du"])
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode() == "".join(f"{line}\n" for line in expected)
+
+
+def test_translate_from_a_terminal(toy_run: Runs) -> None:
+    """Without a word it would look as if it hung."""
+    model = toy_run("CMLM") / "model"
+    screen, keyboard = pty.openpty()
+    try:
+        os.write(screen, b"ba ko mi\ngu du\n\x04")  # Ctrl-D once
+        done = subprocess.run(
+            command("translate", model), stdin=keyboard, capture_output=True, env=environment(), check=False, timeout=60
+        )
+    finally:
+        os.close(screen)
+        os.close(keyboard)
+    told = "reading from the terminal: one sentence a line, then Ctrl-D to translate\n"
+    assert (done.returncode, done.stderr.decode()) == (0, told)
+    expected = lath.translator.load(model, "cpu").translate(["ba ko mi", "gu du"])
+    assert done.stdout.decode() == "".join(f"{line}\n" for line in expected)
+
+
+def test_a_terminal_that_is_not_read_is_not_mentioned(
+    toy_run: Runs, text: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    model = toy_run("CMLM") / "model"
+    assert len(ok(capsys, "translate", model, text).splitlines()) == 3
+    refused(capsys, "translate", model, "--set", "decode.iterations=0")  # a mistake is told before anything is asked
 
 
 @pytest.fixture
@@ -792,11 +825,6 @@ def test_a_defect_is_not_hidden(toy_run: Runs, text: Path, monkeypatch: pytest.M
 
 
 # ---- progress ------------------------------------------------------------------------------------------------------
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_progress_is_shown_on_a_terminal_only(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from conftest import Translators
+from safetensors import safe_open
+from safetensors.torch import save_file
 from toy import RENDERED, WORDS, ambiguous_pairs, toy_recipe
 
 from lath.batches import pad
@@ -27,6 +30,7 @@ from lath.engine.shortlist import (
     decode_shortlisted,
     has_shortlist,
     load_shortlist,
+    save_shortlist,
     with_shortlist,
 )
 from lath.errors import UserError
@@ -133,6 +137,30 @@ def test_a_shortlist_lives_in_a_model_directory(model_copy: Path, toy_folder: Pa
     assert add_shortlist(toy_folder / "data", model_copy, near=5, frequent=10) == model_copy / FILE
     info = read_info(model_copy)
     made = build_shortlist(Corpus.open(toy_folder / "data", "train"), info.source_size, info.target_size, 5, 10)
+    loaded = load_shortlist(model_copy)
+    assert loaded.near.equal(made.near)
+    assert loaded.always.equal(made.always)
+
+
+@pytest.mark.parametrize(("entries", "stored"), [(1 << 16, torch.uint16), ((1 << 16) + 1, torch.int32)])
+def test_ids_take_two_bytes_where_they_fit(model_copy: Path, entries: int, stored: torch.dtype) -> None:
+    config = json.loads((model_copy / "config.json").read_text(encoding="utf-8"))
+    config |= {"source_size": 3, "target_size": entries, "joint": False}
+    (model_copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    near = torch.tensor([[0, 1], [(1 << 15) - 1, 1 << 15], [entries - 2, entries - 1]])
+    made = Shortlist(near, torch.arange(entries) < len(SPECIALS))
+    with safe_open(save_shortlist(made, model_copy), framework="pt") as file:
+        assert file.get_tensor("near").dtype == stored
+    loaded = load_shortlist(model_copy)
+    assert loaded.near.equal(near)
+    assert loaded.candidates(torch.tensor([2])).tolist() == [*range(len(SPECIALS)), entries - 2, entries - 1]
+
+
+def test_a_file_of_before_is_read(model_copy: Path, toy_folder: Path) -> None:
+    """Which had four bytes for each id, whatever the vocabulary."""
+    add_shortlist(toy_folder / "data", model_copy, near=5, frequent=10)
+    made = load_shortlist(model_copy)
+    save_file({"near": made.near.int(), "always": made.always}, model_copy / FILE, metadata={"format": "1"})
     loaded = load_shortlist(model_copy)
     assert loaded.near.equal(made.near)
     assert loaded.always.equal(made.always)

@@ -132,7 +132,13 @@ def add_shortlist(data: Path, model: Path, near: int, frequent: int) -> Path:
         )
     assert (counted.source_vocab_size, counted.target_vocab_size) == (info.source_size, info.target_size)
     shortlist = build_shortlist(Corpus.open(data, "train"), info.source_size, info.target_size, near, frequent)
-    tensors = {"near": shortlist.near.int(), "always": shortlist.always}
+    return save_shortlist(shortlist, model)
+
+
+def save_shortlist(shortlist: Shortlist, model: Path) -> Path:
+    """Put a shortlist into a model directory, its ids in two bytes each where they fit; returns the file."""
+    stored = torch.uint16 if len(shortlist.always) <= 1 << 16 else torch.int32
+    tensors = {"near": shortlist.near.to(stored), "always": shortlist.always}
     save_file(tensors, model / FILE, metadata={"format": str(FORMAT)})
     return model / FILE
 
@@ -152,6 +158,7 @@ def load_shortlist(model: Path) -> Shortlist:
                 raise UserError(
                     f"{path}: format {number}, but this version of lath reads format {FORMAT}; make it anew"
                 )
+            # Stored as uint16 or int32; torch can do little with uint16 but convert it.
             shortlist = Shortlist(file.get_tensor("near").long(), file.get_tensor("always"))
     except SafetensorError as error:
         raise UserError(f"{path}: damaged or not a safetensors file ({error}); make it anew") from None
