@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import platform
 import resource
 import statistics
@@ -99,11 +100,15 @@ def labels(models: Sequence[Path]) -> list[str]:
     return short if len(set(short)) == len(short) else [str(model) for model in models]
 
 
-def variants(kind: str, overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The settings of a kind's rows; an override wins over a row's own, and rows that become alike are one."""
+def variants(kind: str, overrides: Mapping[str, Any], has_shortlist: bool = False) -> list[dict[str, Any]]:
+    """The settings of a kind's rows, with the shortlist too where the model has one.
+
+    An override wins over a row's own, and rows that become alike are one.
+    """
     found: list[dict[str, Any]] = []
-    for variant in VARIANTS[kind]:
-        settings = {**variant, **overrides}
+    shortlists: list[dict[str, Any]] = [{}, {"shortlist": True}] if has_shortlist else [{}]
+    for variant, shortlist in itertools.product(VARIANTS[kind], shortlists):
+        settings = {**variant, **shortlist, **overrides}
         if settings not in found:
             found.append(settings)
     return found
@@ -112,8 +117,10 @@ def variants(kind: str, overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
 def variant_name(kind: str, settings: Mapping[str, Any]) -> str:
     """What tells the rows of one model apart."""
     if kind != "AT":
-        return f"it:{settings['iterations']}"
-    return "greedy" if settings["beam"] == 1 else f"beam:{settings['beam']}"
+        name = f"it:{settings['iterations']}"
+    else:
+        name = "greedy" if settings["beam"] == 1 else f"beam:{settings['beam']}"
+    return f"{name}/shortlist" if settings.get("shortlist") else name
 
 
 def load_rows(models: Sequence[Path], ways: Ways) -> list[Row]:
@@ -128,7 +135,7 @@ def load_rows(models: Sequence[Path], ways: Ways) -> list[Row]:
         weights = _gpu_bytes() - before
         also_plain = ways.plain and loaded.engine not in ("plain", "ctranslate2")
         kind = loaded.info.network.kind
-        for overrides in variants(kind, ways.overrides):
+        for overrides in variants(kind, ways.overrides, loaded.has_shortlist):
             name = f"{label}/{variant_name(kind, overrides)}"
             row = Row(name, str(path), loaded.with_engine(), overrides, loaded.precision, weights)
             rows.append(row)

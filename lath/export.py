@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from lath.checkpoint import LoadedModel, load_model, write_info
+from lath.engine.shortlist import Shortlist, has_shortlist, load_shortlist
 from lath.errors import UserError, did_you_mean
-from lath.exported import OURS, import_ctranslate2, is_exported, token_names
+from lath.exported import ENGINE_SHORTLIST, OURS, import_ctranslate2, is_exported, token_names
 from lath.files import whole_directory
 from lath.model import AT, NORM_EPSILON, Attention, DecoderLayer, EncoderLayer, FeedForward
 from lath.vocab import BOS, EOS, SPECIALS, UNK, save_vocabs
@@ -46,6 +47,8 @@ def export(model: Path, out: Path, to: str = TARGETS[0], quantization: str = QUA
         spec.validate()
         spec.optimize(quantization)
         spec.save(str(partial))
+        if has_shortlist(model):
+            write_shortlist(partial / ENGINE_SHORTLIST, load_shortlist(model), loaded)
         (partial / OURS).mkdir()
         write_info(partial / OURS, loaded.info)
         save_vocabs(partial / OURS, loaded.source_vocab, loaded.target_vocab)
@@ -88,6 +91,19 @@ def transformer_spec(loaded: LoadedModel, model: AT) -> Any:
     for described, layer in zip(spec.decoder.layer, body.decoder.layers, strict=True):
         _fill_decoder_layer(described, cast(DecoderLayer, layer))
     return spec
+
+
+def write_shortlist(path: Path, shortlist: Shortlist, loaded: LoadedModel) -> None:
+    """What is always there in the first line, then a line for each source token with the target tokens it brings.
+
+    Every source ends in EOS, which CTranslate2 does not look up: what EOS brings is always there too.
+    """
+    sources, targets = token_names(loaded.source_vocab), np.array(token_names(loaded.target_vocab), object)
+    always = shortlist.candidates(torch.tensor([EOS])).numpy()
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(f"\t{' '.join(targets[always])}\n")
+        for name, near in zip(sources, shortlist.near.numpy(), strict=False):
+            file.write(f"{name}\t{' '.join(targets[near])}\n")
 
 
 def _fill_encoder_layer(spec: Any, layer: EncoderLayer) -> None:

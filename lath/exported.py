@@ -12,6 +12,7 @@ is done about each:
     tokens that are never written   would be taken out before the softmax, where ours keep their share of it. So they
                                     are left in; should a translation hold one after all, it is made again with them
                                     taken out, and its scores are a little higher than ours
+    shortlist                       is that of a whole batch; ours is each sentence's own, so sentences go one by one
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from lath.vocab import EOS, Vocab, load_vocabs, vocab_files
 
 OURS = "lath"
 """The folder inside an exported directory that holds a model directory without weights; the rest is CTranslate2's."""
-ENGINE_WEIGHTS = "model.bin"
+ENGINE_WEIGHTS, ENGINE_SHORTLIST = "model.bin", "vmap.txt"
 ALMOST_ZERO = 1e-9
 """A length penalty that changes no float32 score."""
 SHORTEST_FIRST = -8.0
@@ -101,14 +102,17 @@ def load_exported(directory: Path, threads: int) -> LoadedExport:
             f"{directory}: ctranslate2 {ctranslate2.__version__} cannot read it ({str(error).splitlines()[0]}); "
             f"copy the directory again, or export the model again with this version"
         ) from None
-    return LoadedExport(Exported(engine, info, source_vocab, target_vocab), info, source_vocab, target_vocab)
+    model = Exported(engine, info, source_vocab, target_vocab, (directory / ENGINE_SHORTLIST).is_file())
+    return LoadedExport(model, info, source_vocab, target_vocab)
 
 
 class Exported:
     """CTranslate2's engine under the rules of our beam search."""
 
-    def __init__(self, engine: Any, info: ModelInfo, source_vocab: Vocab, target_vocab: Vocab) -> None:
-        self._engine = engine
+    def __init__(
+        self, engine: Any, info: ModelInfo, source_vocab: Vocab, target_vocab: Vocab, has_shortlist: bool = False
+    ) -> None:
+        self._engine, self.has_shortlist = engine, has_shortlist
         self._max_positions = info.network.max_positions
         self._source_names = token_names(source_vocab)
         names = token_names(target_vocab)
@@ -123,6 +127,11 @@ class Exported:
 
     def decode(self, sentences: Sequence[Sequence[int]], settings: DecodeSettings) -> list[Decoded]:
         """Translate sentences of like length, given without EOS."""
+        if settings.shortlist and not self.has_shortlist:
+            raise UserError(
+                "decode.shortlist: the exported model has none; make one with lath shortlist DATA MODEL "
+                "for the model it came from, and export that again"
+            )
         found = self._search(sentences, settings, forbidden=[])
         wrong = [number for number, decoded in enumerate(found) if not self._never_written.isdisjoint(decoded.ids)]
         if wrong:
@@ -139,11 +148,11 @@ class Exported:
         limits: list[int] = length_limits(source, self._max_positions).tolist()
         penalty = settings.length_penalty
         found: list[Decoded] = []
-        together = self._candidates(sentences, settings.beam, max(limits), penalty, forbidden)
+        together = self._candidates(sentences, settings, max(limits), penalty, forbidden)
         for sentence, limit, candidates in zip(sentences, limits, together, strict=True):
             choice = [candidate for candidate in candidates if candidate.ended and candidate.steps <= limit]
             if not choice:
-                (alone,) = self._candidates([sentence], settings.beam, limit, SHORTEST_FIRST, forbidden)
+                (alone,) = self._candidates([sentence], settings, limit, SHORTEST_FIRST, forbidden)
                 choice = [candidate for candidate in alone if candidate.ended] or alone
             best = max(choice, key=lambda candidate: candidate.score(penalty))
             found.append(Decoded(best.ids, best.score(penalty), len(best.ids) + 1))
@@ -152,17 +161,19 @@ class Exported:
     def _candidates(
         self,
         sentences: Sequence[Sequence[int]],
-        beam: int,
+        settings: DecodeSettings,
         longest: int,
         penalty: float,
         forbidden: list[list[str]],
     ) -> list[list[_Candidate]]:
-        """For each sentence the `beam` hypotheses that rank best by the given length penalty."""
+        """For each sentence a beam's hypotheses, those that rank best by the given length penalty."""
         penalty = penalty or ALMOST_ZERO
         results = self._engine.translate_batch(
             [[self._source_names[id] for id in sentence] for sentence in sentences],
-            beam_size=beam,
-            num_hypotheses=beam,
+            beam_size=settings.beam,
+            num_hypotheses=settings.beam,
+            use_vmap=settings.shortlist,
+            max_batch_size=1 if settings.shortlist else 0,
             length_penalty=penalty,
             suppress_sequences=forbidden,
             return_end_token=True,

@@ -156,6 +156,13 @@ class Translator:
             return "ctranslate2"
         return {PlainDecoder: "plain", BatchedDecoder: "batched", RecordedDecoder: "recorded"}[type(self.decoder)]
 
+    @property
+    def has_shortlist(self) -> bool:
+        """Whether `decode.shortlist` can be asked for."""
+        if isinstance(self.model, Exported):
+            return self.model.has_shortlist
+        return self._shortlist is not None and self.device.type == "cpu"
+
     def with_engine(self, engine: str = "auto") -> Translator:
         """The same weights with a decoder of its own, which shares nothing it has recorded."""
         return Translator(self._loaded, self.device, engine, self.precision, self._shortlist)

@@ -153,13 +153,15 @@ def distill(steps: Steps, options: argparse.Namespace) -> None:
     """Training and validation text in the teacher's words, prepared."""
     folder = options.run
     data = load_recipe(options.recipe, of(options)).data
-    for part, source in (("train", data.train_source), ("valid", data.valid_source)):
+    sources = {"train": options.students_read or data.train_source, "valid": data.valid_source}
+    for part, source in sources.items():
         if not (folder / f"{part}.txt").exists():
             train(steps, options, "teacher")
             flags = sets(starting(of(options, "teacher"), "decode."))
             steps.lath("distill", folder / "teacher" / "model", source, folder / f"{part}.txt", *flags)
-    targets = [f"data.{part}_target={folder / f'{part}.txt'}" for part in ("train", "valid")]
-    prepare(steps, options, "distilled", "--vocab-from", folder / "raw", *sets(targets))
+    text = [f"data.{part}_target={folder / f'{part}.txt'}" for part in sources]
+    text += [f"data.train_source={sources['train']}"]
+    prepare(steps, options, "distilled", "--vocab-from", folder / "raw", *sets(text))
 
 
 def prepare(steps: Steps, options: argparse.Namespace, name: str, *more: object) -> None:
@@ -174,9 +176,10 @@ def train(steps: Steps, options: argparse.Namespace, name: str) -> None:
     folder, system = options.run / name, SYSTEMS[name]
     if (folder / "model").exists():
         return
-    overrides = [*system.settings, *of(options, name)]
+    overrides = list(system.settings)
     if options.from_teacher and system.text == "distilled":
         overrides.append(f"train.start_from={options.run / 'teacher' / 'model'}")
+    overrides += of(options, name)
     resume = ["--resume"] if (folder / "checkpoints").exists() and any((folder / "checkpoints").iterdir()) else []
     if folder.exists() and not resume:
         raise UserError(f"{folder}: a run without a checkpoint; remove it to start over")
@@ -252,6 +255,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="systems trained, and texts translated, side by side (1)")
     parser.add_argument("--from-teacher", action="store_true",
                         help="students begin with the teacher's weights where they fit")  # fmt: skip
+    parser.add_argument("--students-read", type=Path, metavar="SOURCE",
+                        help="source text that is distilled for the students (all that the teacher reads)")  # fmt: skip
     parser.add_argument("--ways", nargs="+", choices=WAYS, metavar="WAY",
                         help="ways of translating the test, for example it1 it4 beam5 (all)")  # fmt: skip
     parser.add_argument("--engine", default="auto", help="for the translations of the test (auto); plain starts sooner")

@@ -28,13 +28,15 @@ from lath.bench import (
     variant_name,
     variants,
 )
+from lath.checkpoint import read_info
 from lath.cli import main
 from lath.engine.decoding import Works
+from lath.engine.shortlist import Shortlist, save_shortlist
 from lath.errors import UserError
 from lath.evaluate import evaluate
 from lath.files import read_lines
 from lath.sentences import WARM_UP, Text
-from lath.speed import STAGES, Row
+from lath.speed import STAGES, Row, signature
 from lath.translator import Translator, load
 
 pytestmark = pytest.mark.usefixtures("few_batches")
@@ -198,6 +200,18 @@ def test_an_override_wins_and_rows_that_become_alike_are_one() -> None:
     assert variants("LAT", {"iterations": 3}) == [{"iterations": 3}]
     assert variants("AT", {"iterations": 3}) == [{"beam": 1, "iterations": 3}, {"beam": 5, "iterations": 3}]
     assert variants("CMLM", {"length_candidates": 2})[1] == {"iterations": 10, "length_candidates": 2}
+
+
+def test_a_shortlist_is_measured_beside_the_whole_vocabulary(model_copy: Path) -> None:
+    names = [variant_name("LAT", settings) for settings in variants("LAT", {}, has_shortlist=True)]
+    assert names == ["it:1", "it:1/shortlist", "it:2", "it:2/shortlist", "it:4", "it:4/shortlist"]
+    assert variants("LAT", {"iterations": 4, "shortlist": True}, True) == [{"iterations": 4, "shortlist": True}]
+
+    near = torch.zeros(read_info(model_copy).source_size, 1, dtype=torch.long)
+    save_shortlist(Shortlist(near, torch.ones(read_info(model_copy).target_size, dtype=torch.bool)), model_copy)
+    rows = load_rows([model_copy], Ways(device="cpu"))
+    assert [row.settings.shortlist for row in rows] == [False, True] * 3
+    assert "|shortlist:True|b:1|" in signature(rows[1], 1, 25.0)
 
 
 def test_short_names_unless_they_are_alike() -> None:

@@ -102,6 +102,21 @@ def test_students_come_after_their_teacher(
     assert len(fake.asked) == before  # everything is there
 
 
+def test_students_may_read_another_text(compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake()
+    monkeypatch.setattr(compare, "Steps", lambda minutes: fake)
+    monkeypatch.setattr(compare, "score", lambda options: None)
+    more = ("--systems", "lat", "--from-teacher", "--students-read", "less.de", "--set", "lat:train.start_from=mine")
+    assert main(compare, text, *more, monkeypatch=monkeypatch) == 0
+    assert [line[2] for line in fake.asked if line[0] == "distill"] == ["less.de", str(text / "test.de")]
+    raw, distilled = (line for line in fake.asked if line[0] == "prepare")
+    assert "data.train_source=less.de" in distilled
+    assert not any(word.startswith("data.") for word in raw)
+    student = fake.asked[-1 - len(compare.SYSTEMS["lat"].ways)]
+    starts = [word for word in student if word.startswith("train.start_from=")]
+    assert starts[-1] == "train.start_from=mine"  # what is said of one system comes last, and so counts
+
+
 def test_a_system_on_raw_text_waits_for_nobody(
     compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

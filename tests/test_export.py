@@ -17,6 +17,7 @@ from toy import WORDS, toy_recipe, train_toy
 
 from lath.checkpoint import ModelInfo, load_model, save_model
 from lath.config import DecodeSettings, NetworkSettings
+from lath.engine.shortlist import add_shortlist
 from lath.errors import UserError
 from lath.export import QUANTIZATIONS, export
 from lath.exported import ALMOST_ZERO, Exported, deciding_files, is_exported, token_names
@@ -197,6 +198,19 @@ def test_the_batch_changes_nothing(learnt: Path, valid_lines: list[str], tmp_pat
     _, theirs = both(learnt, tmp_path / "out")
     one, seven = (theirs.translate(valid_lines[:20], batch_sentences=size) for size in (1, 7))
     assert one == seven
+
+
+def test_the_shortlist_comes_along(learnt: Path, valid_lines: list[str], tmp_path: Path) -> None:
+    model = Path(shutil.copytree(learnt, tmp_path / "model"))
+    add_shortlist(learnt.parents[1] / "data", model, near=1, frequent=3)
+    ours, theirs = both(model, tmp_path / "out")
+    settings: dict[str, Any] = {"beam": 3, "batch_sentences": 30}
+    expected = ours.translate(valid_lines, shortlist=True, **settings)
+    whole = ours.translate(valid_lines, **settings)
+    assert 5 < sum(a == b for a, b in zip(expected, whole, strict=True)) < 50  # it matters, and not all is nonsense
+    assert theirs.translate(valid_lines, shortlist=True, **settings) == expected
+    with pytest.raises(UserError, match="the exported model has none; make one with lath shortlist"):
+        both(learnt, tmp_path / "without")[1].translate(["ba"], shortlist=True)
 
 
 def test_threads_are_those_of_torch(learnt: Path, tmp_path: Path) -> None:
