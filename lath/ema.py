@@ -31,16 +31,6 @@ class MovingAverage:
         for name, average in self.weights.items():
             average.copy_(weights[name])
 
-    @contextlib.contextmanager
-    def in_place_of_weights(self, model: Model) -> Iterator[None]:
-        """Let the model use the average; afterwards it has its own weights again, bit for bit."""
-        own = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-        _copy(self.weights, model)
-        try:
-            yield
-        finally:
-            _copy(own, model)
-
 
 def decay_at(step: int, decay: float) -> float:
     """The share of the old average that is kept at a step: it grows from 2/11 to `decay`.
@@ -49,6 +39,17 @@ def decay_at(step: int, decay: float) -> float:
     [0.182, 0.91, 0.999]
     """
     return min(decay, (1 + step) / (10 + step))
+
+
+@contextlib.contextmanager
+def lent_weights(model: Model, weights: dict[str, Tensor]) -> Iterator[None]:
+    """Let a model use other weights; afterwards it has its own again, bit for bit."""
+    own = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    _copy(weights, model)
+    try:
+        yield
+    finally:
+        _copy(own, model)
 
 
 @torch.no_grad()

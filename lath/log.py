@@ -44,8 +44,9 @@ def log_entries(run: Path) -> Iterator[Entry]:
 
 
 def trim_log(run: Path, last_step: int) -> None:
-    """Drop log lines of steps that will be run again, and a line cut short by a kill."""
-    kept = [json.dumps(entry) + "\n" for entry in log_entries(run) if entry["step"] <= last_step]
+    """Drop log lines of steps that will be run again, of means that will be made again, and one cut short by a kill."""
+    entries = [entry for entry in log_entries(run) if entry["step"] <= last_step and "mean_of" not in entry]
+    kept = [json.dumps(entry) + "\n" for entry in entries]
     with whole_file(run / LOG) as partial:
         partial.write_text("".join(kept), encoding="utf-8")
 
@@ -158,8 +159,8 @@ class Log:
         if self.scalars is not None:
             for name, value in entry.items():
                 if name not in ("step", "epoch"):
-                    group = "valid" if name.startswith("valid_") else "train"
-                    self.scalars.add_scalar(f"{group}/{name.removeprefix('valid_')}", value, entry["step"])
+                    group = next((group for group in ("valid", "mean") if name.startswith(f"{group}_")), "train")
+                    self.scalars.add_scalar(f"{group}/{name.removeprefix(f'{group}_')}", value, entry["step"])
 
     def _remember(self, entry: Entry) -> None:
         if "loss" in entry:

@@ -26,6 +26,9 @@ from lath.batches import Batch, cut_rows, deal_rows, make_batch, plan_epoch, row
 from lath.checkpoint import (
     ModelInfo,
     TrainState,
+    average_weights,
+    best_checkpoints,
+    list_checkpoints,
     load_checkpoint,
     load_model,
     prune_checkpoints,
@@ -34,14 +37,15 @@ from lath.checkpoint import (
 from lath.config import Recipe, TrainSettings
 from lath.data import Corpus, read_data_info
 from lath.distributed import ALONE, World, any_rank, lead, sum_gradients, sum_scalars, together
-from lath.ema import MovingAverage
+from lath.ema import MovingAverage, lent_weights
 from lath.engine.training import Engine, autocast, choose_engine
 from lath.errors import UserError
 from lath.flops import peak_flops, update_flops
 from lath.heldout import HeldOut
-from lath.log import Log, UpdateResult
+from lath.log import Log, UpdateResult, validation_costs
 from lath.model import Model, build_model
 from lath.objective import LossParts, Totals, draw_examples, loss_share
+from lath.optimiser import build_optimisers, set_rate
 from lath.progress import Bar
 from lath.run import average_run, resume_run, start_run
 from lath.stopping import require_finite
@@ -70,10 +74,10 @@ def learning_rate(step: int, settings: TrainSettings) -> float:
 
 @dataclass
 class Learner:
-    """A model on its device, with the optimiser that changes it; one of `world`'s, which all hold the same."""
+    """A model on its device, with the optimisers that change it; one of `world`'s, which all hold the same."""
 
     model: Model
-    optimizer: torch.optim.Optimizer
+    optimisers: list[torch.optim.Optimizer]
     recipe: Recipe
     device: torch.device
     world: World
@@ -84,22 +88,15 @@ class Learner:
 
 
 def build_learner(recipe: Recipe, data: Path, device: torch.device, world: World = ALONE) -> Learner:
-    """A fresh model and optimiser for a data directory, from the recipe's seed."""
+    """A fresh model and its optimisers for a data directory, from the recipe's seed."""
     source, target = load_vocabs(data)
     generator = torch.Generator().manual_seed(recipe.train.seed)
     model = build_model(recipe.network, source.size, target.size, source is target, generator).to(device)
     settings = recipe.train
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=settings.learning_rate,
-        betas=(settings.adam_beta1, settings.adam_beta2),
-        eps=settings.adam_epsilon,
-        weight_decay=settings.weight_decay,
-        fused=device.type == "cuda",
-    )
+    optimisers = build_optimisers(model, settings, fused=device.type == "cuda")
     average = MovingAverage(model, settings.ema_decay) if settings.average == "ema" else None
     engine = choose_engine(model, recipe, device, Corpus.open(data, "train"), world.size)
-    return Learner(model, optimizer, recipe, device, world, engine, average)
+    return Learner(model, optimisers, recipe, device, world, engine, average)
 
 
 def starting_weights(recipe: Recipe, data: Path) -> dict[str, Tensor]:
@@ -135,12 +132,13 @@ def adopt_weights(model: Model, weights: dict[str, Tensor]) -> None:
 
 def update(learner: Learner, batch: Batch, step: int) -> UpdateResult:
     """One optimiser step (from 1) on a whole update's pairs, however many micro-batches and ranks share them."""
-    recipe, model, optimizer, world = learner.recipe, learner.model, learner.optimizer, learner.world
-    engine = learner.engine
+    recipe, model, world, engine = learner.recipe, learner.model, learner.world, learner.engine
     torch.manual_seed(step_seed(recipe.train.seed, step, world.rank))  # dropout
     masks = torch.Generator(learner.device).manual_seed(step_seed(recipe.train.seed, step))
     model.train()
-    optimizer.zero_grad(set_to_none=False)  # a recorded step adds to the same tensors every time
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    if gradients:  # a recorded step adds to the same tensors every time
+        torch._foreach_zero_(gradients)
     parts = deal_rows(batch, world.rank, world.size, engine.cut)
     tokens = sum(row_lengths(batch.target))
     examples = draw_examples(batch.to(learner.device), recipe.network, recipe.objective, masks)
@@ -152,9 +150,9 @@ def update(learner: Learner, batch: Batch, step: int) -> UpdateResult:
     token_loss, length_loss = sum_gradients(model, world, token_loss, length_loss)
     limit = recipe.train.clip_norm or math.inf
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate(step, recipe.train)
-    optimizer.step()
+    set_rate(learner.optimisers, learning_rate(step, recipe.train))
+    for optimiser in learner.optimisers:
+        optimiser.step()
     if learner.average is not None:
         learner.average.update(model, step)
     positions = sum(engine.positions(part) for part in parts)
@@ -200,7 +198,7 @@ class Validation:
     def judge(self, learner: Learner) -> dict[str, float]:
         """What log.jsonl tells of a validation; of the moving average where there is one."""
         average, heldout = learner.average, self.heldout
-        with contextlib.nullcontext() if average is None else average.in_place_of_weights(learner.model):
+        with contextlib.nullcontext() if average is None else lent_weights(learner.model, average.weights):
             loss = self.loss(learner)
             token, length = loss.token.item(), loss.length.item()
             told = {"valid_loss": token + length, "valid_token_loss": token, "valid_length_loss": length}
@@ -268,11 +266,11 @@ def train(
     state = TrainState(step=0, epoch=0, batch=0, valid_loss=None)
     if checkpoint is not None:
         saved = checkpoint
-        together(world, lambda: load_checkpoint(saved, learner.model, learner.optimizer, learner.average))
+        together(world, lambda: load_checkpoint(saved, learner.model, learner.optimisers, learner.average))
         state = checkpoint.state
     heldout = HeldOut(valid, vocabs[1], recipe.decode) if recipe.train.stop_by == "bleu" else None
-    _run_steps(learner, corpus, Validation(valid, recipe, vocabs[1].size, heldout), run, state)
-    lead(world, lambda: _write_model(recipe, run))
+    count = _run_steps(learner, corpus, Validation(valid, recipe, vocabs[1].size, heldout), run, state)
+    lead(world, lambda: _write_model(run, count))
     return run / "model"
 
 
@@ -290,11 +288,12 @@ def _open_corpora(recipe: Recipe, data: Path) -> tuple[Corpus, Corpus]:
     return corpus, valid
 
 
-def _write_model(recipe: Recipe, run: Path) -> None:
+def _write_model(run: Path, count: int) -> None:
+    """The mean of a run's `count` best checkpoints as its model."""
     finished = run / "model"
     if finished.exists():  # of a shorter run that was then prolonged
         shutil.rmtree(finished)
-    average_run(run, recipe.train.keep_best if recipe.train.average == "best" else 1, finished)
+    average_run(run, count, finished)
 
 
 def _model_info(recipe: Recipe, data: Path) -> ModelInfo:
@@ -319,8 +318,11 @@ def flops_of(learner: Learner, corpus: Corpus, indices: NDArray[np.int64]) -> fl
     return update_flops(learner.recipe.network, learner.model.body.target_size, *lengths)
 
 
-def _run_steps(learner: Learner, corpus: Corpus, validation: Validation, run: Path, state: TrainState) -> None:
-    """Train from `state` to the last step, or until nothing gets better, validating and saving on the way."""
+def _run_steps(learner: Learner, corpus: Corpus, validation: Validation, run: Path, state: TrainState) -> int:
+    """Train from `state` to the last step, or until nothing gets better, validating and saving on the way.
+
+    Returns how many of the best checkpoints make the best model.
+    """
     settings = learner.recipe.train
     folder = run / "checkpoints"
     bar = Bar("training", settings.steps, "steps", done=state.step, shown=learner.world.first)
@@ -344,13 +346,32 @@ def _run_steps(learner: Learner, corpus: Corpus, validation: Validation, run: Pa
                 log.pause()
             if stopping and step < settings.steps:
                 raise Interrupted(f"stopped at step {step}, which is saved; go on with the same command and --resume")
+        return best_count(learner, validation, folder, log, state)
+
+
+def best_count(learner: Learner, validation: Validation, folder: Path, log: Log, state: TrainState) -> int:
+    """How many of the best checkpoints have the mean that validates best: up to `train.keep_best`, one of an EMA's.
+
+    # Departure: the paper averages the 5 best whatever comes of it. In a short run they lie far apart, and their mean
+    # can be much worse than the last of them alone (docs/log.md).
+    """
+    settings = learner.recipe.train
+    best = best_checkpoints(list_checkpoints(folder), settings.keep_best if settings.average == "best" else 1)
+    costs = [cost for checkpoint in best[:1] if (cost := checkpoint.state.cost) is not None]
+    for count in range(2, len(best) + 1):
+        with lent_weights(learner.model, average_weights([checkpoint.directory for checkpoint in best[:count]])):
+            told = validation.judge(learner)
+        costs += validation_costs([told])
+        of_mean = {key.replace("valid", "mean"): value for key, value in told.items()}
+        log.write({"step": state.step, "epoch": state.epoch, "mean_of": count, **of_mean})
+    return 1 + costs.index(min(costs))
 
 
 def _save(learner: Learner, folder: Path, state: TrainState) -> None:
     """A checkpoint of what all ranks hold alike, written by the first."""
 
     def write() -> None:
-        save_checkpoint(folder, learner.model, learner.optimizer, state, learner.average)
+        save_checkpoint(folder, learner.model, learner.optimisers, state, learner.average)
         prune_checkpoints(folder, learner.recipe.train.keep_best)
 
     lead(learner.world, write)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from lath.config import NetworkSettings
-from lath.ema import MovingAverage, decay_at
+from lath.ema import MovingAverage, decay_at, lent_weights
 from lath.model import Model, build_model
 
 TINY = NetworkSettings(
@@ -43,7 +43,7 @@ def test_a_model_lends_its_place_and_gets_it_back() -> None:
     average = MovingAverage(other, 0.9)
     own = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     places = [parameter.data_ptr() for parameter in model.parameters()]
-    with average.in_place_of_weights(model):
+    with lent_weights(model, average.weights):
         assert torch.equal(flat(model.state_dict()), flat(other.state_dict()))
     assert torch.equal(flat(model.state_dict()), flat(own))
     assert [parameter.data_ptr() for parameter in model.parameters()] == places

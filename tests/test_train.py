@@ -99,11 +99,28 @@ def test_a_run_directory_holds_what_the_docs_say(prepared: tuple[Recipe, Path], 
     best = best_checkpoints(checkpoints, 2)
     assert {c.state.step for c in checkpoints} == {c.state.step for c in best} | {12}
     assert [c.can_resume for c in checkpoints] == [False] * (len(checkpoints) - 1) + [True]
-    mean = {n: (t + weights_of(best[1].directory)[n]) / 2 for n, t in weights_of(best[0].directory).items()}
-    assert all(torch.allclose(mean[name], tensor, atol=1e-7) for name, tensor in weights_of(model).items())
+    assert [line["mean_of"] for line in log_of(run) if "mean_of" in line] == [2]
     assert read_info(model).steps == 12
     average_run(run, 1, tmp_path / "one")
     assert equal_weights(tmp_path / "one", best[0].directory)
+
+
+@pytest.mark.parametrize(("rate", "schedule", "count"), [(1e-3, "linear", 1), (3e-2, "inverse_sqrt", 2)])
+def test_the_model_is_the_mean_that_validates_best(
+    prepared: tuple[Recipe, Path], tmp_path: Path, rate: float, schedule: str, count: int
+) -> None:
+    """A mean of checkpoints on a slope is worse than the lowest; around the bottom it is better."""
+    recipe, data = prepared
+    recipe = dataclasses.replace(recipe, network=dataclasses.replace(recipe.network, dropout=0.0))
+    settings = {"validate_every": 3, "keep_best": 4, "warmup_steps": 2, "learning_rate": rate, "schedule": schedule}
+    model = train(with_train(recipe, **settings), "", data, tmp_path / "run", CPU)
+    best = best_checkpoints(list_checkpoints(tmp_path / "run" / "checkpoints"), 4)
+    losses = {line["mean_of"]: line["mean_loss"] for line in log_of(tmp_path / "run") if "mean_of" in line}
+    assert list(losses) == [2, 3, 4]
+    losses[1] = best[0].state.cost[1]  # type: ignore[index]
+    assert min(losses, key=losses.__getitem__) == count
+    average_run(tmp_path / "run", count, tmp_path / "mean")
+    assert equal_weights(tmp_path / "mean", model)
 
 
 def test_resume_at_half_time_equals_a_run_without_a_stop(prepared: tuple[Recipe, Path], tmp_path: Path) -> None:
@@ -268,22 +285,24 @@ def test_a_run_stops_when_nothing_gets_better(
     recipe, data = prepared
     recipe = with_train(recipe, steps=12, validate_every=1, stop_by="bleu", patience=3)
     run, cut = tmp_path / "run", tmp_path / "cut"
-    validations(monkeypatch, 1, 4, 3, 5, 4, 4.9, 3)
+    mean = 0.0  # of the two best, at the end of every training
+    validations(monkeypatch, 1, 4, 3, 5, 4, 4.9, 3, mean)
     train(recipe, "", data, run, CPU)
     assert list_checkpoints(run / "checkpoints")[-1].state.step == 7
     assert (run / "model").is_dir()
 
-    validations(monkeypatch, 1, 4, 3, 5, 4)
+    validations(monkeypatch, 1, 4, 3, 5, 4, mean)
     train(with_train(recipe, steps=5), "", data, cut, CPU)  # in the middle of the waiting
-    validations(monkeypatch, 4.9, 3)
+    validations(monkeypatch, 4.9, 3, mean)
     train(recipe, "", data, cut, CPU, resume=True)
     assert equal_weights(run / "checkpoints/step-7", cut / "checkpoints/step-7")
     assert equal_weights(run / "model", cut / "model")
 
     before = (run / "log.jsonl").read_text()
+    validations(monkeypatch, mean)
     train(recipe, "", data, run, CPU, resume=True)  # out of patience already: nothing more is trained
     assert (run / "log.jsonl").read_text() == before
-    validations(monkeypatch, 2, 2)
+    validations(monkeypatch, 2, 2, mean)
     train(with_train(recipe, patience=5), "", data, run, CPU, resume=True)
     assert list_checkpoints(run / "checkpoints")[-1].state.step == 9
 
@@ -293,7 +312,7 @@ def test_checkpoints_can_be_ranked_by_bleu(
 ) -> None:
     recipe, data = prepared
     recipe = with_train(recipe, stop_by="bleu")
-    validations(monkeypatch, 8.5, 3.0, 5.5)
+    validations(monkeypatch, 8.5, 3.0, 5.5, 2.0)
     train(recipe, "", data, tmp_path / "run", CPU)
     told = {line["step"]: line["valid_bleu"] for line in log_of(tmp_path / "run") if "valid_bleu" in line}
     assert told == {4: 8.5, 8: 3.0, 12: 5.5}
