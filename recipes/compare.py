@@ -8,7 +8,7 @@ again. So the same command goes on after a kill, or after --minutes, which ends 
     RUN/train.txt, valid.txt  its translations                       lath distill
     RUN/distilled             prepared text with these as targets    lath prepare
     RUN/lat, RUN/cmlm, ...    the systems                            lath train
-    RUN/texts/TEST/lat.it4    their translations of each test        lath translate
+    RUN/texts/TEST/lat.it4    their translations of each test        as lath translate writes them
     RUN/scores.json           scores with signatures                 lath evaluate; needs sacrebleu
 """
 
@@ -20,17 +20,18 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from lath.config import load_recipe
+from lath.config import load_recipe, merge_overrides
 from lath.errors import UserError
 from lath.evaluate import compare, evaluate
-from lath.files import read_lines
+from lath.files import read_lines, whole_file
 
 NOT_FINISHED = 75
 """The exit code when time was over."""
@@ -88,6 +89,14 @@ CLAIMS = (("lat.it1", "cmlm.it1"), ("lat.it4", "cmlm.it10"), ("lat.it4", "teache
 """What the paper says of these pairs is tested by paired bootstrap."""
 
 
+class Translation(NamedTuple):
+    """A text that is to be written."""
+
+    source: Path
+    overrides: list[str]
+    out: Path
+
+
 class TimeOver(Exception):
     """The minutes are over; what was being done can go on later."""
 
@@ -97,29 +106,43 @@ class Steps:
 
     def __init__(self, minutes: float | None) -> None:
         self.deadline = None if minutes is None else time.monotonic() + 60 * minutes
+        self.one_at_a_time = threading.Lock()
+        """For translations, which share this process."""
 
-    def lath(self, *arguments: object, to: Path | None = None) -> None:
-        """One command; its output goes to a file where one is named, whole or not at all."""
-        line = [sys.executable, "-m", "lath", *map(str, arguments)]
-        left = None if self.deadline is None else self.deadline - time.monotonic()
-        if left is not None and left <= 0:
-            raise TimeOver
-        print("lath", *arguments, *(["->", to] if to else []), flush=True)
-        partial = None if to is None else to.with_name(to.name + ".partial")
-        stream = None if partial is None else partial.open("wb")
-        with subprocess.Popen(line, stdout=stream) as process:
+    def lath(self, *arguments: object) -> None:
+        """One command."""
+        left = self.left()
+        print("lath", *arguments, flush=True)
+        with subprocess.Popen([sys.executable, "-m", "lath", *map(str, arguments)]) as process:
             try:
                 code = process.wait(left)
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGTERM)  # training saves its state
                 process.wait()
                 raise TimeOver from None
-        if stream is not None:
-            stream.close()
         if code:
             raise UserError(f"lath {arguments[0]} ended with {code}; its own message is above")
-        if partial is not None and to is not None:
-            partial.rename(to)
+
+    def left(self) -> float | None:
+        """Seconds to the deadline; None where there is none."""
+        left = None if self.deadline is None else self.deadline - time.monotonic()
+        if left is not None and left <= 0:
+            raise TimeOver
+        return left
+
+    def translate(self, model: Path, wanted: Iterable[Translation], engine: str) -> None:
+        """Several translations by one model, which is loaded once: a start takes longer than many a text."""
+        from lath.translator import load
+
+        self.left()
+        with self.one_at_a_time:
+            translator = load(model, engine=engine)
+            for source, overrides, out in wanted:
+                self.left()
+                print("lath translate", model, source, *sets(overrides), "->", out, flush=True)
+                settings = merge_overrides(overrides).get("decode", {})
+                with whole_file(out) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
+                    file.writelines(text + "\n" for text in translator.translate(read_lines(source), **settings))
 
 
 def run(options: argparse.Namespace) -> None:
@@ -131,11 +154,9 @@ def run(options: argparse.Namespace) -> None:
     of_text = {text: [name for name in options.systems if SYSTEMS[name].text == text] for text in ("raw", "distilled")}
     with ThreadPoolExecutor(options.jobs) as pool:
 
-        def finish(name: str) -> list[Future[None]]:
+        def finish(name: str) -> None:
             train(steps, options, name)
-            chosen = [way for way in SYSTEMS[name].ways if not options.ways or way in options.ways]
-            ways = [(test, way) for test in options.test for way in chosen]
-            return [pool.submit(translate, steps, options, name, *way) for way in ways]
+            translate(steps, options, name)
 
         work = [pool.submit(finish, name) for name in of_text["raw"] if name != "teacher"]
         if "teacher" in options.systems:
@@ -144,9 +165,8 @@ def run(options: argparse.Namespace) -> None:
             distill(steps, options)
         rest = [name for name in options.systems if name == "teacher" or name in of_text["distilled"]]
         work += [pool.submit(finish, name) for name in rest]
-        for translations in [trained.result() for trained in work]:
-            for translation in translations:
-                translation.result()
+        for finished in work:
+            finished.result()
 
 
 def distill(steps: Steps, options: argparse.Namespace) -> None:
@@ -186,13 +206,17 @@ def train(steps: Steps, options: argparse.Namespace, name: str) -> None:
     steps.lath("train", options.recipe, options.run / system.text, folder, *sets(overrides), *resume)
 
 
-def translate(steps: Steps, options: argparse.Namespace, name: str, test: list[Path], way: str) -> None:
-    """A test in a system's translation."""
-    text = texts_of(options, test) / f"{name}.{way}"
-    if not text.exists():
-        overrides = [*starting(of(options, name), "decode."), *SYSTEMS[name].ways[way]]
-        flags = ["--engine", options.engine, *sets(overrides)]
-        steps.lath("translate", options.run / name / "model", test[0], *flags, to=text)
+def translate(steps: Steps, options: argparse.Namespace, name: str) -> None:
+    """All tests in a system's translations, in all ways that are asked for."""
+    of_all = starting(of(options, name), "decode.")
+    wanted = [
+        Translation(test[0], [*of_all, *overrides], out)
+        for test in options.test
+        for way, overrides in SYSTEMS[name].ways.items()
+        if (not options.ways or way in options.ways) and not (out := texts_of(options, test) / f"{name}.{way}").exists()
+    ]
+    if wanted:
+        steps.translate(options.run / name / "model", wanted, options.engine)
 
 
 def texts_of(options: argparse.Namespace, test: list[Path]) -> Path:
@@ -226,7 +250,7 @@ def score(options: argparse.Namespace) -> None:
 def scores_of(folder: Path, reference: Path, tokenised: bool) -> dict[str, Any]:
     """A table of one test's scores, printed, and everything in it."""
     references = list(read_lines(reference))
-    texts = {path.name: list(read_lines(path)) for path in sorted(folder.iterdir()) if path.suffix != ".partial"}
+    texts = {path.name: list(read_lines(path)) for path in sorted(folder.iterdir()) if ".partial" not in path.name}
     kind = "tokenised BLEU" if tokenised else "BLEU"
     print(f"\n| {folder.name} | {kind} | length | chrF | adjacent repeats |\n|---|--:|--:|--:|--:|")
     scores = {name: evaluate(lines, references, tokenised=tokenised) for name, lines in texts.items()}
@@ -252,7 +276,7 @@ def main() -> int:
     parser.add_argument(
         "--systems", nargs="+", default=list(MAIN), choices=SYSTEMS, metavar="NAME", help=", ".join(SYSTEMS)
     )
-    parser.add_argument("--jobs", type=int, default=1, help="systems trained, and texts translated, side by side (1)")
+    parser.add_argument("--jobs", type=int, default=1, help="systems trained side by side (1)")
     parser.add_argument("--from-teacher", action="store_true",
                         help="students begin with the teacher's weights where they fit")  # fmt: skip
     parser.add_argument("--students-read", type=Path, metavar="SOURCE",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -50,17 +52,20 @@ class Fake:
     def __init__(self, seconds: float | None = None) -> None:
         self.asked: list[list[str]] = []
 
-    def lath(self, *arguments: object, to: Path | None = None) -> None:
+    def lath(self, *arguments: object) -> None:
         given = [str(argument) for argument in arguments]
         self.asked.append(given)
         if given[0] in ("prepare", "train"):
             made = Path(given[2 if given[0] == "prepare" else 3])
             (made / "model").mkdir(parents=True)
-        elif given[0] == "distill":
-            Path(given[3]).write_text("x\n", encoding="utf-8")
         else:
-            assert to is not None
-            to.write_text("a b c d\n" * 3, encoding="utf-8")
+            assert given[0] == "distill"
+            Path(given[3]).write_text("x\n", encoding="utf-8")
+
+    def translate(self, model: Path, wanted: Iterable[Any], engine: str) -> None:
+        for source, overrides, out in wanted:
+            self.asked.append(["translate", str(model), str(source), *overrides])
+            out.write_text("a b c d\n" * 3, encoding="utf-8")
 
 
 def test_students_come_after_their_teacher(
@@ -83,7 +88,7 @@ def test_students_come_after_their_teacher(
     assert main(compare, text, *more, monkeypatch=monkeypatch) == 0
     run = str(text / "run")
     made = [[word.removeprefix(run + "/") for word in line[: 4 if line[0] != "prepare" else 3]] for line in fake.asked]
-    assert [line[0] for line in made[:7]] == ["prepare", "train", "distill", "distill", "prepare", "train", "train"]
+    assert [line[0] for line in made[:7]] == ["prepare", "train", "distill", "distill", "prepare", "train", "translate"]
     assert [line[-1] for line in made[:6]] == ["raw", "teacher", "train.txt", "valid.txt", "distilled", "cmlm"]
     trained = {line[3].removeprefix(run + "/"): line for line in fake.asked if line[0] == "train"}
     assert all("train.steps=7" in line for line in trained.values())
