@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from lath.config import load_recipe, merge_overrides
 from lath.errors import UserError
 from lath.evaluate import compare, evaluate
-from lath.files import read_lines, whole_file
+from lath.files import count_lines, misaligned, read_lines, whole_file
 
 NOT_FINISHED = 75
 """The exit code when time was over."""
@@ -143,6 +143,14 @@ class Steps:
                 settings = merge_overrides(overrides).get("decode", {})
                 with whole_file(out) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
                     file.writelines(text + "\n" for text in translator.translate(read_lines(source), **settings))
+
+
+def require_tests(tests: list[list[Path]]) -> None:
+    """Tell of a missing or misaligned test now, and not when everything is trained."""
+    for source, reference in tests:
+        lines = [count_lines(path) for path in (source, reference)]
+        if lines[0] != lines[1]:
+            raise misaligned(source, lines[0], reference, lines[1])
 
 
 def run(options: argparse.Namespace) -> None:
@@ -289,8 +297,9 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="[NAME:]SECTION.KEY=VALUE",
                         help="a setting for all systems, or for the named one")  # fmt: skip
     options = parser.parse_args()
-    options.run.mkdir(parents=True, exist_ok=True)
     try:
+        require_tests(options.test)
+        options.run.mkdir(parents=True, exist_ok=True)
         run(options)
         if importlib.util.find_spec("sacrebleu"):
             score(options)

@@ -156,3 +156,14 @@ def test_a_command_that_fails_is_told(
 ) -> None:
     assert main(compare, text, "--set", "data.train_source=nowhere.de", monkeypatch=monkeypatch) == 2
     assert "compare: error: lath prepare ended with 2; its own message is above" in capsys.readouterr().err
+
+
+def test_a_test_that_is_not_there_is_told_first(
+    compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (text / "short.en").write_text("a\n", encoding="utf-8")
+    for name, told in (("nowhere.en", "no such file"), ("short.en", "3 lines")):
+        more = ("--test", str(text / "test.de"), str(text / name))
+        assert main(compare, text, *more, monkeypatch=monkeypatch) == 2
+        assert told in capsys.readouterr().err
+    assert not (text / "run").exists()
