@@ -128,7 +128,7 @@ class TrainSettings:
     start_from: str = ""
     """A model directory, the teacher's for example, whose weights a new run begins with wherever name and shape fit."""
     optimiser: Literal["adamw", "muon"] = "adamw"
-    """adamw, as in the paper, or muon for the matrices of the layers and adamw for the rest, which learns faster."""
+    """adamw, as in the paper, or muon for the matrices of the layers and adamw for the rest (docs/log.md)."""
     matrix_learning_rate: float = 0.02
     """Peak of the schedule for the matrices of the layers (muon)."""
     adam_beta1: float = 0.9
