@@ -255,7 +255,7 @@ class Checkpoint:
 def save_checkpoint(
     folder: Path,
     model: Model,
-    optimisers: Sequence[torch.optim.Optimizer],
+    optimizer: torch.optim.Optimizer,
     state: TrainState,
     average: MovingAverage | None = None,
 ) -> Checkpoint:
@@ -273,32 +273,23 @@ def save_checkpoint(
         else:
             save_file(average.weights, partial / WEIGHTS)
             save_file(trained, partial / UNAVERAGED)
-        save_file(_optimiser_tensors(model, optimisers), partial / OPTIMIZER)
+        save_file(_optimizer_tensors(model, optimizer), partial / OPTIMIZER)
         (partial / STATE).write_text(json.dumps({"format": FORMAT, **to_tree(state)}) + "\n", encoding="utf-8")
     return Checkpoint(directory, state)
 
 
-def _optimiser_tensors(model: Model, optimisers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    owners = _owners(optimisers)
+def _optimizer_tensors(model: Model, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     return {
         f"{name}/{key}": torch.as_tensor(value).contiguous()
         for name, parameter in model.named_parameters()
-        for key, value in owners[parameter].state[parameter].items()
+        for key, value in optimizer.state[parameter].items()
     }
 
 
-def _owners(optimisers: Sequence[torch.optim.Optimizer]) -> dict[Tensor, torch.optim.Optimizer]:
-    """Which optimiser changes which parameter."""
-    return {p: optimiser for optimiser in optimisers for group in optimiser.param_groups for p in group["params"]}
-
-
 def load_checkpoint(
-    checkpoint: Checkpoint,
-    model: Model,
-    optimisers: Sequence[torch.optim.Optimizer],
-    average: MovingAverage | None = None,
+    checkpoint: Checkpoint, model: Model, optimizer: torch.optim.Optimizer, average: MovingAverage | None = None
 ) -> None:
-    """Put a checkpoint into a model, its optimisers and its moving average, which stay where they are."""
+    """Put a checkpoint into a model, its optimiser and its moving average, which stay where they are."""
     path = checkpoint.directory / (WEIGHTS if average is None else UNAVERAGED)
     weights = load_weights(path)
     parameters = dict(model.named_parameters())
@@ -310,18 +301,16 @@ def load_checkpoint(
             parameter.copy_(weights[name])
     if average is not None:
         average.load(load_weights(checkpoint.directory / WEIGHTS))
-    owners = _owners(optimisers)
     for key, tensor in load_weights(checkpoint.directory / OPTIMIZER).items():
         name, _, entry = key.rpartition("/")
         parameter = parameters[name]
-        optimiser = owners[parameter]
         # Adam counts its steps in a CPU tensor unless it is fused; the moments live beside the parameter.
-        place = torch.device("cpu") if entry == "step" and not _is_fused(optimiser) else parameter.device
-        optimiser.state[parameter][entry] = tensor.to(place)
+        place = torch.device("cpu") if entry == "step" and not _is_fused(optimizer) else parameter.device
+        optimizer.state[parameter][entry] = tensor.to(place)
 
 
-def _is_fused(optimiser: torch.optim.Optimizer) -> bool:
-    return bool(optimiser.param_groups[0].get("fused"))
+def _is_fused(optimizer: torch.optim.Optimizer) -> bool:
+    return bool(optimizer.param_groups[0].get("fused"))
 
 
 def list_checkpoints(folder: Path) -> list[Checkpoint]:

@@ -127,10 +127,6 @@ class TrainSettings:
     """After the warm-up: the inverse square root of the step, as in the paper, or a line down to 0 at the last step."""
     start_from: str = ""
     """A model directory, the teacher's for example, whose weights a new run begins with wherever name and shape fit."""
-    optimiser: Literal["adamw", "muon"] = "adamw"
-    """adamw, as in the paper, or muon for the matrices of the layers and adamw for the rest (docs/log.md)."""
-    matrix_learning_rate: float = 0.02
-    """Peak of the schedule for the matrices of the layers (muon)."""
     adam_beta1: float = 0.9
     """Adam's decay of the mean."""
     adam_beta2: float = 0.999
@@ -348,10 +344,7 @@ def check_recipe(recipe: Recipe, where: str) -> None:
         (0 <= objective.label_smoothing < 1, "objective: label_smoothing must be at least 0 and below 1"),
         (0 <= objective.deletion_rate < 1, "objective: deletion_rate must be at least 0 and below 1"),
         (train.steps >= 1, "train: steps must be at least 1"),
-        (
-            0 < train.learning_rate < math.inf and 0 < train.matrix_learning_rate < math.inf,
-            "train: learning_rate and matrix_learning_rate must be above 0",
-        ),
+        (0 < train.learning_rate < math.inf, "train: learning_rate must be above 0"),
         (
             0 <= train.adam_beta1 < 1 and 0 <= train.adam_beta2 < 1 and train.adam_epsilon > 0,
             "train: adam_beta1 and adam_beta2 must be at least 0 and below 1, adam_epsilon above 0",

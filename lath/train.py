@@ -45,7 +45,6 @@ from lath.heldout import HeldOut
 from lath.log import Log, UpdateResult, validation_costs
 from lath.model import Model, build_model
 from lath.objective import LossParts, Totals, draw_examples, loss_share
-from lath.optimiser import build_optimisers, set_rate
 from lath.progress import Bar
 from lath.run import average_run, resume_run, start_run
 from lath.stopping import require_finite
@@ -74,10 +73,10 @@ def learning_rate(step: int, settings: TrainSettings) -> float:
 
 @dataclass
 class Learner:
-    """A model on its device, with the optimisers that change it; one of `world`'s, which all hold the same."""
+    """A model on its device, with the optimiser that changes it; one of `world`'s, which all hold the same."""
 
     model: Model
-    optimisers: list[torch.optim.Optimizer]
+    optimizer: torch.optim.Optimizer
     recipe: Recipe
     device: torch.device
     world: World
@@ -88,15 +87,22 @@ class Learner:
 
 
 def build_learner(recipe: Recipe, data: Path, device: torch.device, world: World = ALONE) -> Learner:
-    """A fresh model and its optimisers for a data directory, from the recipe's seed."""
+    """A fresh model and optimiser for a data directory, from the recipe's seed."""
     source, target = load_vocabs(data)
     generator = torch.Generator().manual_seed(recipe.train.seed)
     model = build_model(recipe.network, source.size, target.size, source is target, generator).to(device)
     settings = recipe.train
-    optimisers = build_optimisers(model, settings, fused=device.type == "cuda")
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=settings.learning_rate,
+        betas=(settings.adam_beta1, settings.adam_beta2),
+        eps=settings.adam_epsilon,
+        weight_decay=settings.weight_decay,
+        fused=device.type == "cuda",
+    )
     average = MovingAverage(model, settings.ema_decay) if settings.average == "ema" else None
     engine = choose_engine(model, recipe, device, Corpus.open(data, "train"), world.size)
-    return Learner(model, optimisers, recipe, device, world, engine, average)
+    return Learner(model, optimizer, recipe, device, world, engine, average)
 
 
 def starting_weights(recipe: Recipe, data: Path) -> dict[str, Tensor]:
@@ -132,13 +138,12 @@ def adopt_weights(model: Model, weights: dict[str, Tensor]) -> None:
 
 def update(learner: Learner, batch: Batch, step: int) -> UpdateResult:
     """One optimiser step (from 1) on a whole update's pairs, however many micro-batches and ranks share them."""
-    recipe, model, world, engine = learner.recipe, learner.model, learner.world, learner.engine
+    recipe, model, optimizer, world = learner.recipe, learner.model, learner.optimizer, learner.world
+    engine = learner.engine
     torch.manual_seed(step_seed(recipe.train.seed, step, world.rank))  # dropout
     masks = torch.Generator(learner.device).manual_seed(step_seed(recipe.train.seed, step))
     model.train()
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    if gradients:  # a recorded step adds to the same tensors every time
-        torch._foreach_zero_(gradients)
+    optimizer.zero_grad(set_to_none=False)  # a recorded step adds to the same tensors every time
     parts = deal_rows(batch, world.rank, world.size, engine.cut)
     tokens = sum(row_lengths(batch.target))
     examples = draw_examples(batch.to(learner.device), recipe.network, recipe.objective, masks)
@@ -150,9 +155,9 @@ def update(learner: Learner, batch: Batch, step: int) -> UpdateResult:
     token_loss, length_loss = sum_gradients(model, world, token_loss, length_loss)
     limit = recipe.train.clip_norm or math.inf
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
-    set_rate(learner.optimisers, learning_rate(step, recipe.train))
-    for optimiser in learner.optimisers:
-        optimiser.step()
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate(step, recipe.train)
+    optimizer.step()
     if learner.average is not None:
         learner.average.update(model, step)
     positions = sum(engine.positions(part) for part in parts)
@@ -266,7 +271,7 @@ def train(
     state = TrainState(step=0, epoch=0, batch=0, valid_loss=None)
     if checkpoint is not None:
         saved = checkpoint
-        together(world, lambda: load_checkpoint(saved, learner.model, learner.optimisers, learner.average))
+        together(world, lambda: load_checkpoint(saved, learner.model, learner.optimizer, learner.average))
         state = checkpoint.state
     heldout = HeldOut(valid, vocabs[1], recipe.decode) if recipe.train.stop_by == "bleu" else None
     count = _run_steps(learner, corpus, Validation(valid, recipe, vocabs[1].size, heldout), run, state)
@@ -371,7 +376,7 @@ def _save(learner: Learner, folder: Path, state: TrainState) -> None:
     """A checkpoint of what all ranks hold alike, written by the first."""
 
     def write() -> None:
-        save_checkpoint(folder, learner.model, learner.optimisers, state, learner.average)
+        save_checkpoint(folder, learner.model, learner.optimizer, state, learner.average)
         prune_checkpoints(folder, learner.recipe.train.keep_best)
 
     lead(learner.world, write)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,11 @@ from lath.checkpoint import (
     save_model,
     write_info,
 )
-from lath.config import DecodeSettings, NetworkSettings, TrainSettings
+from lath.config import DecodeSettings, NetworkSettings
 from lath.ema import MovingAverage
 from lath.errors import UserError
 from lath.merge import MergeRules
 from lath.model import Model, build_model
-from lath.optimiser import build_optimisers, set_rate
 from lath.run import average_run
 from lath.storage import FULL, SCALE, SMALLER, restore, shrink
 from lath.vocab import load_vocabs
@@ -54,8 +53,8 @@ def tiny_model(seed: int = 1) -> Model:
     return build_model(TINY, 40, 40, True, torch.Generator().manual_seed(seed))
 
 
-def optimisers_of(model: Model, name: str = "adamw") -> list[torch.optim.Optimizer]:
-    return build_optimisers(model, TrainSettings(optimiser=name), fused=False)  # type: ignore[arg-type]
+def adam(model: Model) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.1)
 
 
 def refusal(ask: Callable[[], Any]) -> str:
@@ -337,66 +336,63 @@ def test_a_run_is_not_a_model(toy_run: Runs, tmp_path: Path) -> None:
 # ---- checkpoints ---------------------------------------------------------------------------------------------------
 
 
-def step_once(model: Model, optimisers: Sequence[torch.optim.Optimizer]) -> None:
+def step_once(model: Model, optimizer: torch.optim.Optimizer) -> None:
     for number, parameter in enumerate(model.parameters()):
         parameter.grad = torch.full_like(parameter, 0.01 * (number + 1))
-    set_rate(optimisers, 1e-3)
-    for optimiser in optimisers:
-        optimiser.step()
+    optimizer.step()
 
 
-@pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_a_checkpoint_brings_back_weights_and_optimisers(tmp_path: Path, name: str) -> None:
+def test_a_checkpoint_brings_back_weights_and_optimiser(tmp_path: Path) -> None:
     model = tiny_model()
-    optimisers = optimisers_of(model, name)
-    step_once(model, optimisers)
+    optimizer = adam(model)
+    step_once(model, optimizer)
     state = TrainState(step=1, epoch=0, batch=1, valid_loss=2.5)
-    saved = save_checkpoint(tmp_path, model, optimisers, state)
+    saved = save_checkpoint(tmp_path, model, optimizer, state)
     assert saved.directory == tmp_path / "step-1"
     assert list_checkpoints(tmp_path) == [saved]
     other = tiny_model(seed=2)
-    others = optimisers_of(other, name)
-    load_checkpoint(saved, other, others)
+    other_optimizer = adam(other)
+    load_checkpoint(saved, other, other_optimizer)
     for _ in range(2):
-        step_once(model, optimisers)
-        step_once(other, others)
+        step_once(model, optimizer)
+        step_once(other, other_optimizer)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
 def test_a_checkpoint_holds_the_moving_average_as_its_model(tmp_path: Path) -> None:
     model = tiny_model()
-    optimisers, average = optimisers_of(model), MovingAverage(model, 0.9)
-    step_once(model, optimisers)
+    optimizer, average = adam(model), MovingAverage(model, 0.9)
+    step_once(model, optimizer)
     average.update(model, 1)
-    saved = save_checkpoint(tmp_path, model, optimisers, TrainState(1, 0, 1, 2.5), average)
+    saved = save_checkpoint(tmp_path, model, optimizer, TrainState(1, 0, 1, 2.5), average)
     assert all(torch.equal(load_file(saved.directory / WEIGHTS)[n], t) for n, t in average.weights.items())
     other = tiny_model(seed=2)
-    others, other_average = optimisers_of(other), MovingAverage(other, 0.9)
-    load_checkpoint(saved, other, others, other_average)
+    other_optimizer, other_average = adam(other), MovingAverage(other, 0.9)
+    load_checkpoint(saved, other, other_optimizer, other_average)
     for step in (2, 3):
-        for trained, trainers, mean in ((model, optimisers, average), (other, others, other_average)):
-            step_once(trained, trainers)
+        for trained, trainer, mean in ((model, optimizer, average), (other, other_optimizer, other_average)):
+            step_once(trained, trainer)
             mean.update(trained, step)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
     assert all(torch.equal(other_average.weights[name], tensor) for name, tensor in average.weights.items())
-    save_checkpoint(tmp_path, model, optimisers, TrainState(3, 0, 3, 2.0), average)
+    save_checkpoint(tmp_path, model, optimizer, TrainState(3, 0, 3, 2.0), average)
     prune_checkpoints(tmp_path, keep_best=2)
     assert [(c.directory / UNAVERAGED).is_file() for c in list_checkpoints(tmp_path)] == [False, True]
 
 
 def test_a_checkpoint_of_the_same_step_is_replaced(tmp_path: Path) -> None:
     model = tiny_model()
-    save_checkpoint(tmp_path, model, optimisers_of(model), TrainState(3, 0, 3, None))
-    save_checkpoint(tmp_path, model, optimisers_of(model), TrainState(3, 0, 3, 1.5))
+    save_checkpoint(tmp_path, model, adam(model), TrainState(3, 0, 3, None))
+    save_checkpoint(tmp_path, model, adam(model), TrainState(3, 0, 3, 1.5))
     assert [c.state.valid_loss for c in list_checkpoints(tmp_path)] == [1.5]
     assert [path.name for path in tmp_path.iterdir()] == ["step-3"]
 
 
 def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
     model = tiny_model()
-    saved = save_checkpoint(tmp_path, model, optimisers_of(model), TrainState(3, 0, 3, None))
+    saved = save_checkpoint(tmp_path, model, adam(model), TrainState(3, 0, 3, None))
     other = build_model(TINY, 48, 48, True, torch.Generator().manual_seed(1))
-    told = refusal(lambda: load_checkpoint(saved, other, optimisers_of(other)))
+    told = refusal(lambda: load_checkpoint(saved, other, adam(other)))
     assert told == (
         f"{saved.directory / WEIGHTS}: does not fit the recipe's network; "
         "resume with the recipe the run was started with"
@@ -406,7 +402,7 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
 def test_the_average_is_the_mean(tmp_path: Path) -> None:
     models = [tiny_model(seed) for seed in (1, 2, 3)]
     saved = [
-        save_checkpoint(tmp_path, model, optimisers_of(model), TrainState(step, 0, step, 1.0))
+        save_checkpoint(tmp_path, model, adam(model), TrainState(step, 0, step, 1.0))
         for step, model in enumerate(models)
     ]
     averaged = average_weights([checkpoint.directory for checkpoint in saved])

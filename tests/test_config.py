@@ -113,8 +113,7 @@ REFUSALS = {
     "[vocab]\nsample_lines = 0": "vocab: size and sample_lines must be at least 1",
     "[network]\nheads = 0": "network: width, heads and feedforward must be at least 1",
     "[data]\nmax_length = 8\n[network]\nmax_positions = 15": "network: max_positions must be at least 16",
-    "[train]\nlearning_rate = nan": "train: learning_rate and matrix_learning_rate must be above 0",
-    "[train]\nmatrix_learning_rate = 0": "train: learning_rate and matrix_learning_rate must be above 0",
+    "[train]\nlearning_rate = nan": "train: learning_rate must be above 0",
     "[train]\nadam_beta2 = 1.5": "train: adam_beta1 and adam_beta2 must be at least 0 and below 1, "
     "adam_epsilon above 0",
     "[train]\nclip_norm = -1": "train: weight_decay and clip_norm must not be negative",
