@@ -1,4 +1,4 @@
-# make venv | demo | test | lint | docs | clean      (make PYTHON=/path/to/python3.11 venv picks the interpreter)
+# make venv | demo | train | test | lint | docs | clean      (make PYTHON=/path/to/python3.11 venv picks the interpreter)
 
 PYTHON ?=
 VENV := .venv
@@ -6,11 +6,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FITS := import sys, venv, ensurepip; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))
 
-.PHONY: help venv demo test lint docs clean
+.PHONY: help venv demo train test lint docs clean
 
 help:
 	@echo "make venv   create $(VENV) with the pinned versions of constraints.txt"
-	@echo "make demo   train a small German-English model on the sample in demo/ and translate with it"
+	@echo "make demo   translate ten German sentences with the model that ships, and show how one came about"
+	@echo "make train  train a small German-English model on the sample in demo/ and translate with it"
 	@echo "make test   set-up, lint, types and all tests"
 	@echo "make lint   ruff and mypy"
 	@echo "make docs   write the generated pages of docs/ anew"
@@ -38,7 +39,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP)
-	PATH="$(CURDIR)/$(BIN):$$PATH" sh demo/run.sh
+	$(BIN)/python demo/translate.py
+
+train: $(STAMP)
+	PATH="$(CURDIR)/$(BIN):$$PATH" sh demo/train.sh
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .

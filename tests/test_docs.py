@@ -6,7 +6,7 @@ continues it) and the lines below are output that must occur as they stand; "...
 succeed, unless "lath: error:" is shown: then it must exit with 2.
 
 Two things are not run as they stand, for they take minutes. A `make` command is only checked to be a target of the
-Makefile; `make demo` is replaced by the two commands at its heart. And README.md, which trains with
+Makefile; `make demo` and `make train` are replaced by the commands at their heart. And README.md, which trains with
 recipes/demo.toml, finds under that name the settings of recipes/tutorial.toml, for two steps on a sliver of the sample.
 """
 
@@ -126,10 +126,13 @@ def shrink_demo(workplace: Path) -> None:
         path.write_text("\n".join(head) + "\n", encoding="utf-8")
 
 
-DEMO_AT_HEART = (
-    "lath prepare recipes/demo.toml runs/demo-data",
-    "lath train recipes/demo.toml runs/demo-data runs/demo",
-)
+AT_HEART = {
+    "make demo": [f"{shlex.quote(sys.executable)} demo/translate.py"],
+    "make train": [
+        "lath prepare recipes/demo.toml runs/demo-data",
+        "lath train recipes/demo.toml runs/demo-data runs/demo",
+    ],
+}
 
 
 def check_command(command: Command, workplace: Path, environment: dict[str, str]) -> None:
@@ -137,9 +140,8 @@ def check_command(command: Command, workplace: Path, environment: dict[str, str]
     if command.line.startswith("make"):
         for target in command.line.split()[1:]:
             assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), f"no target {target}"
-        if command.line == "make demo":
-            for line in DEMO_AT_HEART:
-                check_command(Command(line, []), workplace, environment)
+        for line in AT_HEART.get(command.line, []):
+            check_command(Command(line, []), workplace, environment)
         return
     done = subprocess.run(
         ["bash", "-c", command.line], cwd=workplace, env=environment, text=True, capture_output=True, timeout=120

@@ -112,3 +112,33 @@ def test_load_takes_a_name(beside: Path, toy_run: Runs) -> None:
 def test_to_look_up_a_name_does_not_wait_for_torch() -> None:
     script = "import sys, lath.shipped; lath.shipped.shipped_models(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0
+
+
+# ---- what really ships -------------------------------------------------------------------------------------------
+
+
+def test_the_default_model_ships_within_its_room() -> None:
+    assert DEFAULT_MODEL in shipped_models()
+    files = [path for path in (ROOT / "models").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 36_000_000
+
+
+def test_the_card_names_data_and_scores() -> None:
+    card = (default_model() / "README.md").read_text(encoding="utf-8")
+    assert "Not said by training" not in card
+    for fact in ("CC-BY 2.0 FR", "tatoeba.org", "European Parliament", "version:2.6.0", "## Limits"):
+        assert fact in card
+
+
+def test_everyday_sentences_are_translated_as_the_page_says() -> None:
+    """A few may differ: processors round differently."""
+    page = (ROOT / "docs/everyday.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ") and line.count(" | ") == 2]
+    told = {german.removeprefix("| "): english for german, english, _ in rows[1:]}
+    sentences = (ROOT / "demo/everyday.de").read_text(encoding="utf-8").splitlines()
+    assert list(told) == sentences
+    found = lath.load(DEFAULT_MODEL, "cpu").translate(sentences)
+    assert sum(told[german] == english for german, english in zip(sentences, found, strict=True)) >= 45
+    assert {"Ich habe meinen Schlüssel verloren.": "I lost my key."}.items() <= dict(
+        zip(sentences, found, strict=True)
+    ).items()

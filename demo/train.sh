@@ -1,6 +1,6 @@
 #!/bin/sh
 # Train a small German-English model on the bundled Tatoeba sample, translate ten sentences with it, and show how one
-# of the translations came about. Run by `make demo`; removes what an earlier run of it left in runs/.
+# of the translations came about. Run by `make train`; removes what an earlier run of it left in runs/.
 set -e
 rm -rf runs/demo-data runs/demo
 echo "Preparing 17,000 sentence pairs ..."
