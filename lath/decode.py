@@ -53,7 +53,7 @@ class Decoded:
 
     ids: list[int]
     score: float
-    """Mean log-probability of the tokens (AT: by its length penalty)."""
+    """Mean log-probability of the tokens (AT: by its length penalty; LAT: `certainty`)."""
     iterations: int
     """Passes of the decoder (AT: one for each token)."""
     passes: list[Pass] = field(default_factory=list)
@@ -90,32 +90,48 @@ def decode_pieces(
     model: LAT, source: Tensor, settings: DecodeSettings, trace: bool, merge: MergeRows | None = None
 ) -> list[Decoded]:
     """Section 2.2: write a piece at each position, merge them, mask the least certain tokens, and again."""
-    memory, length_scores = model.encode(source)
-    lengths = length_candidates(length_scores, settings.length_candidates)
+    memory, scores = model.encode(source)
+    candidates, length_scores = length_candidates(scores, settings.length_candidates)
+    lengths: list[int] = candidates.tolist()
     memory = _repeat(memory, settings.length_candidates)
     inputs = [[MASK] * length for length in lengths]
     passes: list[list[Pass]] = [[] for _ in inputs]
     sentences: dict[int, Sentence] = {}
+    certainties: dict[int, float] = {}
     taken = [0] * len(inputs)
     open_ = set(range(len(inputs)))
     for iteration in range(1, settings.iterations + 1):
         if not open_:
             break
         written = model.pieces(model.decode(pad(inputs).to(source.device), memory))
-        aims = [len(shown) for shown in inputs] if settings.adjust_towards == "current" else lengths
+        shown = [len(input) for input in inputs]
+        certain = certainty(written.scores, torch.tensor(shown, device=source.device), length_scores).tolist()
+        aims = shown if settings.adjust_towards == "current" else lengths
         merged = (merge or merge_rows)(inputs, written, aims, settings, iteration, model.settings.max_positions)
         for row in sorted(open_):
             sentence, inputs[row], told = merged[row]
             if settings.stop_early and iteration > 1 and sentence.ids == sentences[row].ids:
                 open_.remove(row)
-            sentences[row], taken[row] = sentence, iteration
+            sentences[row], certainties[row], taken[row] = sentence, certain[row], iteration
             if trace and told is not None:
                 passes[row].append(told)
     decoded = [
-        Decoded(sentences[row].ids[1:-1], _mean(sentences[row].scores[1:-1]), taken[row], told)
+        Decoded(ids := sentences[row].ids[1:-1], certainties[row] if ids else -torch.inf, taken[row], told)
         for row, told in enumerate(passes)
     ]
     return best_candidates(decoded, settings.length_candidates)
+
+
+def certainty(scores: Tensor, shown: Tensor, length_scores: Tensor) -> Tensor:
+    """R: the mean log-probability of everything that a pass predicted: all tokens of all pieces, and the length.
+
+    R x T x K `scores`, of which `shown` positions of each row are sentence, and the length's log-probability.
+    # Departure: neither the paper nor the authors' program chooses among lengths. A merged token keeps the best score
+    # of its proposals, which hides that pieces disagree; by those scores the choice is worse than none (docs/log.md).
+    """
+    inside = torch.arange(scores.shape[1], device=scores.device) < shown[:, None]
+    sums = torch.where(inside[:, :, None], scores.double(), 0.0).sum(dim=(1, 2))
+    return (sums + length_scores) / (shown * scores.shape[2] + 1)
 
 
 def merge_rows(
@@ -154,7 +170,7 @@ def mask_predict(model: CMLM, source: Tensor, settings: DecodeSettings, trace: b
     # Departure: BOS and EOS are given to CMLM, in training too, since their places are known.
     """
     memory, length_scores = model.encode(source)
-    lengths = length_candidates(length_scores, settings.length_candidates)
+    lengths: list[int] = length_candidates(length_scores, settings.length_candidates)[0].tolist()
     memory = _repeat(memory, settings.length_candidates)
     inputs = [[BOS, *[MASK] * (length - 2), EOS] for length in lengths]
     best_scores = [[0.0] * length for length in lengths]
@@ -195,13 +211,20 @@ def mask_predict(model: CMLM, source: Tensor, settings: DecodeSettings, trace: b
 # ---- lengths --------------------------------------------------------------------------------------------------
 
 
-def length_candidates(scores: Tensor, candidates: int) -> list[int]:
-    """The likeliest target lengths of each sentence, `candidates` in a row; BOS and EOS make it at least 2."""
-    return scores.topk(candidates, dim=1).indices.clamp(min=2).flatten().tolist()
+def length_candidates(scores: Tensor, candidates: int) -> tuple[Tensor, Tensor]:
+    """The likeliest target lengths, `candidates` in a row for each sentence, and their log-probabilities.
+
+    BOS and EOS make a length at least 2.
+    """
+    best = scores.topk(candidates, dim=1)
+    return best.indices.clamp(min=2).flatten(), best.values.flatten()
 
 
 def best_candidates(decoded: list[Decoded], candidates: int) -> list[Decoded]:
-    """Of each sentence's candidates the one with the best score; the likelier length wins a tie."""
+    """Of each sentence's candidates the one with the best score; the likelier length wins a tie.
+
+    An empty sentence has the worst score there can be, so that any other candidate wins.
+    """
     groups = [decoded[start : start + candidates] for start in range(0, len(decoded), candidates)]
     return [max(group, key=lambda candidate: candidate.score) for group in groups]
 
@@ -214,7 +237,6 @@ def _repeat(memory: Memory, times: int) -> Memory:
 
 
 def _mean(scores: list[float]) -> float:
-    """The mean; an empty sentence is as bad as can be, so that any other candidate wins."""
     return sum(scores) / len(scores) if scores else -torch.inf
 
 

@@ -157,10 +157,22 @@ def test_length_candidates_include_the_single_one_and_the_best_score_wins(kind: 
     assert all(many.score >= single.score - 1e-6 for single, many in zip(one, nine, strict=True))
     assert isinstance(model, CMLM | LAT)
     _, scores = model.encode(pad(SENTENCES))
-    lengths = length_candidates(scores, 9)
-    assert len(lengths) == 45
-    assert lengths[::9] == length_candidates(scores, 1)
-    assert min(lengths) >= 2
+    lengths, log_probabilities = length_candidates(scores, 9)
+    assert len(lengths) == len(log_probabilities) == 45
+    assert lengths[::9].tolist() == length_candidates(scores, 1)[0].tolist()
+    assert int(lengths.min()) >= 2
+
+
+@pytest.mark.parametrize("stop_early", [False, True])
+def test_the_score_of_pieces_is_the_mean_of_all_that_the_last_pass_predicted(stop_early: bool) -> None:
+    model = model_of("LAT", seed=2)
+    assert isinstance(model, LAT)
+    _, lengths = model.encode(pad(SENTENCES))
+    settings = DecodeSettings(iterations=6, stop_early=stop_early)
+    for result, scores in zip(decode(model, pad(SENTENCES), settings, trace=True), lengths, strict=True):
+        predicted = [score for piece in result.passes[-1].scores for score in piece] + [scores.max().item()]
+        assert result.score == pytest.approx(sum(predicted) / len(predicted), abs=1e-5)
+        assert len(predicted) == 3 * len(result.passes[-1].input) + 1
 
 
 def test_pieces_that_never_agree_do_not_outgrow_the_position_table() -> None:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lath.batches import row_lengths
 from lath.config import DecodeSettings
-from lath.decode import Decoded
+from lath.decode import Decoded, certainty, length_candidates
 from lath.engine.beam import batch_size, cut_to_fit, filled_up, source_width
 from lath.engine.graphs import Fetched, recorded
 from lath.engine.merge_batch import MergedBatch, MergeStep, merge_batch
@@ -56,6 +56,8 @@ class State(NamedTuple):
     """R: whether a row has outgrown its width."""
     passes: Tensor
     """R: how many passes it took."""
+    certainty: Tensor
+    """R: what chooses among length candidates; known after a pass that may be the last."""
     done: Tensor
     """R: whether a pass wrote what the pass before it had written, where that is asked for."""
 
@@ -66,14 +68,16 @@ class _Encoded:
 
     inputs: Tensor
     """(B + 1) x S: the source, and below it how many of its rows are sentences (the others only fill the shape)."""
-    work: Callable[[], tuple[Tensor, Memory]]
+    work: Callable[[], tuple[Tensor, Tensor, Memory]]
     lengths: Tensor
     """R: the likeliest target lengths, 2 or more."""
+    length_scores: Tensor
+    """R: their log-probabilities."""
     memory: Memory
 
     def run(self) -> None:
         """Encode what stands in the inputs."""
-        self.lengths, self.memory = self.work()
+        self.lengths, self.length_scores, self.memory = self.work()
 
     @property
     def source(self) -> Tensor:
@@ -172,7 +176,7 @@ class Passes:
             pieces = self.model.pieces(self.model.decode(state.inputs, encoded.memory))
             step = MergeStep(self.settings.merge_rules, iteration, self.settings.iterations, wide)
             seen.append((pieces.tokens, pieces.scores, state.lengths, state.lengths, step))
-            state = next_state(self.model, self.settings, encoded.memory, state, encoded.lengths, iteration)
+            state = next_state(self.model, self.settings, encoded, state, iteration)
         return encoded.run, recorded(lambda: [merge(*arguments) for arguments in seen], self.device, self._pool)
 
     @torch.inference_mode()
@@ -193,15 +197,14 @@ class Passes:
             self._encoders[batch, width] = _Encoded(inputs, work, *work())
         return self._encoders[batch, width]
 
-    def _encode(self, source: Tensor, real: Tensor) -> tuple[Tensor, Memory]:
+    def _encode(self, source: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Memory]:
         candidates = self.settings.length_candidates
         memory, scores = self.model.encode(source)
-        lengths = scores.topk(candidates, dim=1).indices.clamp(min=2)
-        fills = torch.arange(len(source), device=self.device) >= real
-        lengths = lengths.masked_fill(fills[:, None], 2).flatten()
+        lengths, length_scores = length_candidates(scores, candidates)
+        rows = torch.arange(len(source), device=self.device).repeat_interleave(candidates)
         if candidates > 1:
-            memory = memory.select(torch.arange(len(source), device=self.device).repeat_interleave(candidates))
-        return lengths, memory
+            memory = memory.select(rows)
+        return lengths.masked_fill(rows >= real, 2), length_scores, memory
 
     def _decoder(self, encoded: _Encoded, wide: int) -> Callable[[], Tensor]:
         """Every pass for a shape, made at its first use."""
@@ -238,7 +241,7 @@ class Passes:
         wide = states[0].inputs.shape[1]
         state = states[number] if number else first_state(self.model, encoded.lengths, wide)
         for iteration in iterations:
-            state = next_state(self.model, self.settings, encoded.memory, state, encoded.lengths, iteration)
+            state = next_state(self.model, self.settings, encoded, state, iteration)
         return state, _summary(state, encoded.real, self.settings.length_candidates)
 
     def _make_room(self) -> None:
@@ -258,18 +261,16 @@ def first_state(model: CMLM | LAT, lengths: Tensor, wide: int) -> State:
         inputs = torch.where(places == lengths[:, None] - 1, EOS, inputs)
         inputs[:, 0] = BOS
     scores = torch.zeros(inputs.shape, device=lengths.device)
-    overflow = lengths > wide
-    return State(inputs, lengths, inputs, scores, lengths, overflow, torch.zeros_like(lengths), overflow & False)
+    overflow, none = lengths > wide, torch.zeros_like(lengths)
+    return State(inputs, lengths, inputs, scores, lengths, overflow, none, none.double(), none.bool())
 
 
-def next_state(
-    model: CMLM | LAT, settings: DecodeSettings, memory: Memory, state: State, first_lengths: Tensor, iteration: int
-) -> State:
+def next_state(model: CMLM | LAT, settings: DecodeSettings, encoded: _Encoded, state: State, iteration: int) -> State:
     """One pass of the decoder, and what it is shown in the next."""
     if isinstance(model, CMLM):
-        new = _fill_masks(model, memory, state, iteration, settings.iterations)
+        new = _fill_masks(model, settings, encoded, state, iteration)
     else:
-        new = _merge_pieces(model, settings, memory, state, first_lengths, iteration)
+        new = _merge_pieces(model, settings, encoded, state, iteration)
     if not settings.stop_early or iteration == 1:
         return new
     same = (new.sizes == state.sizes) & (new.ids == state.ids).all(dim=1)
@@ -279,21 +280,27 @@ def next_state(
         scores=torch.where(kept, state.scores, new.scores),
         sizes=torch.where(state.done, state.sizes, new.sizes),
         passes=torch.where(state.done, state.passes, new.passes),
+        certainty=torch.where(state.done, state.certainty, new.certainty),
         done=state.done | same,
     )
 
 
-def _merge_pieces(
-    model: LAT, settings: DecodeSettings, memory: Memory, state: State, first_lengths: Tensor, iteration: int
-) -> State:
+def _may_be_last(settings: DecodeSettings, iteration: int) -> bool:
+    return settings.stop_early or iteration == settings.iterations
+
+
+def _merge_pieces(model: LAT, settings: DecodeSettings, encoded: _Encoded, state: State, iteration: int) -> State:
     """Write a piece at each position, merge them, mask the least certain tokens and adjust the length."""
-    pieces = model.pieces(model.decode(state.inputs, memory))
+    pieces = model.pieces(model.decode(state.inputs, encoded.memory))
     wide = state.inputs.shape[1]
-    aims = state.lengths if settings.adjust_towards == "current" else first_lengths
+    aims = state.lengths if settings.adjust_towards == "current" else encoded.lengths
     step = MergeStep(settings.merge_rules, iteration, settings.iterations, wide)
     merged = merge(pieces.tokens, pieces.scores, state.lengths, aims, step)
     # Between passes a text is never adjusted beyond the longer of its own length and its input's.
     overflow = state.overflow | (merged.lengths > wide) if iteration < settings.iterations else state.overflow
+    certain = state.certainty
+    if _may_be_last(settings, iteration):
+        certain = certainty(pieces.scores, state.lengths, encoded.length_scores)
     return state._replace(
         inputs=merged.next_ids,
         lengths=merged.next_lengths,
@@ -302,6 +309,7 @@ def _merge_pieces(
         sizes=merged.lengths,
         overflow=overflow,
         passes=torch.full_like(state.passes, iteration),
+        certainty=certain,
     )
 
 
@@ -314,34 +322,38 @@ def merge(tokens: Tensor, scores: Tensor, lengths: Tensor, aims: Tensor, step: M
     return merge_batch(tokens, scores, lengths, aims, step)
 
 
-def _fill_masks(model: CMLM, memory: Memory, state: State, iteration: int, iterations: int) -> State:
+def _fill_masks(model: CMLM, settings: DecodeSettings, encoded: _Encoded, state: State, iteration: int) -> State:
     """Fill all masks, then mask the least certain words again; visible tokens keep their old scores."""
     inputs, lengths = state.inputs, state.lengths
-    states = model.decode(inputs, memory)
+    states = model.decode(inputs, encoded.memory)
     values, filled = model.body.best_tokens(model.before_output(states), (*NEVER_WRITTEN_AFTER_BEGIN, EOS))
     hidden = inputs == MASK
     ids, scores = torch.where(hidden, filled, inputs), torch.where(hidden, values, state.scores)
     places = torch.arange(inputs.shape[1], device=inputs.device)
     words = (places > 0) & (places < lengths[:, None] - 1)
-    masks = (lengths - 2) * (iterations - iteration) // iterations
+    masks = (lengths - 2) * (settings.iterations - iteration) // settings.iterations
     # A word's rank is the number of words with a lower score, or with the same one and further to the left.
     ordered = scores.masked_fill(~words, torch.inf)
     lower = (ordered[:, None, :] < ordered[:, :, None]) | (
         (ordered[:, None, :] == ordered[:, :, None]) & (places < places[:, None])
     )
     again = words & (lower.sum(dim=2) < masks[:, None])
+    certain = state.certainty
+    if _may_be_last(settings, iteration):
+        certain = torch.where(words, scores.double(), 0.0).sum(dim=1) / (lengths - 2).clamp(min=1)
     return state._replace(
-        inputs=torch.where(again, MASK, ids), ids=ids, scores=scores, passes=torch.full_like(state.passes, iteration)
+        inputs=torch.where(again, MASK, ids),
+        ids=ids,
+        scores=scores,
+        passes=torch.full_like(state.passes, iteration),
+        certainty=certain,
     )
 
 
 def _summary(state: State, real: Tensor, candidates: int) -> Tensor:
     """B x (4 + W), int64, of the best candidate of each sentence: outgrown, size, passes, score as its bits, tokens."""
-    places = torch.arange(state.ids.shape[1], device=state.ids.device)
-    words = (places > 0) & (places < state.sizes[:, None] - 1)
-    sums = torch.where(words, state.scores.double(), 0.0).sum(dim=1)
     # As in decode.py, an empty sentence is as bad as can be.
-    means = torch.where(state.sizes > 2, sums / (state.sizes - 2).clamp(min=1), -torch.inf)
+    means = torch.where(state.sizes > 2, state.certainty, -torch.inf)
     # The first of the best, which is the likelier length.
     best = means.view(-1, candidates)
     ahead = torch.where(best == best.max(dim=1, keepdim=True).values, torch.arange(candidates, device=means.device), 9)
