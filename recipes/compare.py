@@ -65,6 +65,7 @@ MERGING: dict[str, tuple[str, ...]] = {
     "it4-input": (FOUR, "decode.merge.adjust_to=input"),
     "it4-first": (FOUR, "decode.adjust_towards=first"),
     "it4-lengths3": (FOUR, "decode.length_candidates=3"),
+    "it4-lengths5": (FOUR, *LENGTHS),
 }
 SYSTEMS = {
     "teacher": System("raw", (AT,), BEAM),
@@ -85,7 +86,10 @@ SYSTEMS = {
 }
 WAYS = sorted({way for system in SYSTEMS.values() for way in system.ways})
 MAIN = ("teacher", "lat", "cmlm")
-CLAIMS = (("lat.it1", "cmlm.it1"), ("lat.it4", "cmlm.it10"), ("lat.it4", "teacher.beam5"))
+CLAIMS = (
+    ("lat.it1", "cmlm.it1"),
+    *((four, other) for four in ("lat.it4", "lat.it4-lengths5") for other in ("cmlm.it10", "teacher.beam5")),
+)
 """What the paper says of these pairs is tested by paired bootstrap."""
 
 
@@ -151,6 +155,9 @@ def require_tests(tests: list[list[Path]]) -> None:
         lines = [count_lines(path) for path in (source, reference)]
         if lines[0] != lines[1]:
             raise misaligned(source, lines[0], reference, lines[1])
+    names = [name_of(test) for test in tests]
+    if len(set(names)) < len(names):
+        raise UserError(f"--test: two of {', '.join(names)} have one name; put their texts into folders of their own")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -229,7 +236,13 @@ def translate(steps: Steps, options: argparse.Namespace, name: str) -> None:
 
 def texts_of(options: argparse.Namespace, test: list[Path]) -> Path:
     """Where the translations of a test are."""
-    return Path(options.run / "texts" / test[0].name)
+    return Path(options.run / "texts" / name_of(test))
+
+
+def name_of(test: list[Path]) -> str:
+    """A test by its source text and the folder that is in: there is many a test.de."""
+    source = test[0].absolute()
+    return f"{source.parent.name}-{source.name}"
 
 
 def of(options: argparse.Namespace, name: str = "") -> list[str]:
@@ -251,7 +264,7 @@ def sets(overrides: Iterable[str]) -> list[str]:
 
 def score(options: argparse.Namespace) -> None:
     """Score every translation there is, and test the claims."""
-    document = {test[0].name: scores_of(texts_of(options, test), test[1], options.tokenised) for test in options.test}
+    document = {name_of(test): scores_of(texts_of(options, test), test[1], options.tokenised) for test in options.test}
     (options.run / "scores.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 

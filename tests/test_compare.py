@@ -100,7 +100,9 @@ def test_students_come_after_their_teacher(
     assert not any(word.startswith("train.") for line in writing for word in line)
     assert "| lat.it4 |" in capsys.readouterr().out
     scores = json.loads((text / "run" / "scores.json").read_text(encoding="utf-8"))
-    assert set(scores["test.de"]["claims"]) == {"lat.it1 against cmlm.it1", "lat.it4 against cmlm.it10"}
+    assert set(scores[f"{text.name}-test.de"]["claims"]) == {
+        "lat.it1 against cmlm.it1", "lat.it4 against cmlm.it10", "lat.it4-lengths5 against cmlm.it10",
+    }  # fmt: skip
 
     before = len(fake.asked)
     assert main(compare, text, *more, monkeypatch=monkeypatch) == 0
@@ -132,11 +134,13 @@ def test_a_system_on_raw_text_waits_for_nobody(
     other = ("--test", str(text / "other.de"), str(text / "other.en"))
     ways = ("--ways", "it4", "it10", "beam5")
     assert main(compare, text, "--systems", "lat-raw", "cmlm-raw", *ways, *other, monkeypatch=monkeypatch) == 0
-    assert {path.name for path in (text / "run" / "texts" / "test.de").iterdir()} == {
+    assert {path.name for path in (text / "run" / "texts" / f"{text.name}-test.de").iterdir()} == {
         "lat-raw.it4", "cmlm-raw.it4", "cmlm-raw.it10",
     }  # fmt: skip
-    assert set(json.loads((text / "run" / "scores.json").read_text(encoding="utf-8"))) == {"test.de", "other.de"}
-    assert (text / "run" / "texts" / "other.de" / "cmlm-raw.it10").exists()
+    assert set(json.loads((text / "run" / "scores.json").read_text(encoding="utf-8"))) == {
+        f"{text.name}-test.de", f"{text.name}-other.de",
+    }  # fmt: skip
+    assert (text / "run" / "texts" / f"{text.name}-other.de" / "cmlm-raw.it10").exists()
     assert {line[0] for line in fake.asked} == {"prepare", "train", "translate"}
     assert [Path(line[3]).name for line in fake.asked if line[0] == "train"] == ["lat-raw", "cmlm-raw"]
 
@@ -147,7 +151,9 @@ def test_the_teacher_for_real_and_time_that_is_over(
     more = ("--systems", "teacher")
     assert main(compare, text, *more, "--minutes", "0", monkeypatch=monkeypatch) == compare.NOT_FINISHED
     assert main(compare, text, *more, "--minutes", "9", monkeypatch=monkeypatch) == 0
-    assert (text / "run" / "texts" / "test.de" / "teacher.beam5").read_text(encoding="utf-8").count("\n") == 3
+    assert (text / "run" / "texts" / f"{text.name}-test.de" / "teacher.beam5").read_text(encoding="utf-8").count(
+        "\n"
+    ) == 3
     assert "teacher.beam5" in capsys.readouterr().out
 
 
@@ -166,4 +172,7 @@ def test_a_test_that_is_not_there_is_told_first(
         more = ("--test", str(text / "test.de"), str(text / name))
         assert main(compare, text, *more, monkeypatch=monkeypatch) == 2
         assert told in capsys.readouterr().err
+    (text / "short.en").write_text("a\n" * 3, encoding="utf-8")
+    assert main(compare, text, *more, monkeypatch=monkeypatch) == 2
+    assert "have one name" in capsys.readouterr().err
     assert not (text / "run").exists()
