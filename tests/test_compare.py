@@ -151,9 +151,8 @@ def test_the_teacher_for_real_and_time_that_is_over(
     more = ("--systems", "teacher")
     assert main(compare, text, *more, "--minutes", "0", monkeypatch=monkeypatch) == compare.NOT_FINISHED
     assert main(compare, text, *more, "--minutes", "9", monkeypatch=monkeypatch) == 0
-    assert (text / "run" / "texts" / f"{text.name}-test.de" / "teacher.beam5").read_text(encoding="utf-8").count(
-        "\n"
-    ) == 3
+    written = text / "run" / "texts" / f"{text.name}-test.de" / "teacher.beam5"
+    assert written.read_text(encoding="utf-8").count("\n") == 3
     assert "teacher.beam5" in capsys.readouterr().out
 
 
