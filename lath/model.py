@@ -232,7 +232,7 @@ class Decoder(nn.Module):
         attended: list[KeyValues] = []
         mask, memory_mask = additive(mask, x), additive(memory.mask, x)
         if isinstance(mask, PackedMask):
-            memory_mask = PackedMask(mask.queries, memory.mask, mask.longest, causal=False)
+            memory_mask = PackedMask(mask.queries, memory.mask, causal=False)
         for index, layer in enumerate(self.layers):
             layer_past = None if past is None else past[index]
             x, layer_attended = layer(x, mask, memory.layers[index], memory_mask, layer_past)
@@ -313,7 +313,7 @@ def _tokens_and_positions(tokens: Tensor | Packed, start: int = 0) -> tuple[Tens
 def key_mask(tokens: Tensor | Packed) -> Mask:
     """Every token of a sentence sees all of it: B x 1 x 1 x length, true where there is a token, or bounds."""
     if isinstance(tokens, Packed):
-        return PackedMask(tokens.bounds, tokens.bounds, tokens.longest, causal=False)
+        return PackedMask(tokens.bounds, tokens.bounds, causal=False)
     return (tokens != PAD)[:, None, None, :]
 
 
@@ -355,7 +355,7 @@ class AT(nn.Module):
         start = 0 if past is None else past[0].keys.shape[1]
         mask: Mask
         if isinstance(target, Packed):
-            mask = PackedMask(target.bounds, target.bounds, target.longest, causal=True)
+            mask = PackedMask(target.bounds, target.bounds, causal=True)
         else:
             length = target.shape[1]
             mask = torch.ones(length, start + length, dtype=torch.bool, device=target.device).tril(start)

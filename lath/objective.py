@@ -264,9 +264,7 @@ def pack_examples(examples: Examples, sizes: PackSizes, kind: str) -> PackedExam
     def packed(rows: Tensor, fill: int) -> Tensor:
         return pack_rows(rows, target_lengths, bounds, sizes.target, fill)
 
-    decoder_input = Packed(
-        packed(examples.decoder_input, EOS), pack_places(bounds, sizes.target), bounds, sizes.longest
-    )
+    decoder_input = Packed(packed(examples.decoder_input, EOS), pack_places(bounds, sizes.target), bounds)
     spare = sizes.sentences - len(examples.lengths)
     return PackedExamples(
         _pack_source(examples.source, source_lengths, sizes, slots=kind != "AT"),
@@ -281,7 +279,7 @@ def _pack_source(source: Tensor, lengths: Tensor, sizes: PackSizes, slots: bool)
     bounds = make_bounds(lengths, sizes.source, sizes.sentences, sizes.longest)
     if not slots:
         tokens = pack_rows(source, lengths, bounds, sizes.source, EOS)
-        return Packed(tokens, pack_places(bounds, sizes.source), bounds, sizes.longest)
+        return Packed(tokens, pack_places(bounds, sizes.source), bounds)
     # Every sentence, empty ones too, gets a slot in front: sentence r then starts r places later.
     numbers = torch.arange(sizes.sentences + 1, device=source.device, dtype=torch.int32)
     wider = bounds + numbers
@@ -295,7 +293,7 @@ def _pack_source(source: Tensor, lengths: Tensor, sizes: PackSizes, slots: bool)
     positions = torch.zeros(size, dtype=torch.long, device=source.device).index_put(
         (token_places,), pack_places(bounds, sizes.source)
     )
-    return PackedSource(Packed(with_slots, positions, wider, sizes.longest), is_slot, slot_places, token_places, bounds)
+    return PackedSource(Packed(with_slots, positions, wider), is_slot, slot_places, token_places, bounds)
 
 
 def packed_loss_share(

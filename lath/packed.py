@@ -7,11 +7,13 @@ padded form stays the oracle: `tests/test_packed.py` holds both to the same loss
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from lath.engine.packed_attention import attend_in_sentences, has_packed_kernel
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,6 @@ class Packed:
     """N: the place of each token in its own sentence."""
     bounds: Tensor
     """R + 1, int32: sentence r is tokens[bounds[r]:bounds[r + 1]]; the last bound is N."""
-    longest: int
-    """No sentence is longer than this."""
 
 
 @dataclass(frozen=True)
@@ -48,27 +48,35 @@ class PackedMask(NamedTuple):
     """Which queries of one packed array may attend to which keys of another: those of the same sentence."""
 
     queries: Tensor
+    """R + 1: the bounds of the sentences among the queries."""
     keys: Tensor
-    longest: int
+    """R + 1: those among the keys."""
     causal: bool
 
 
 def packed_attention(query: Tensor, keys: Tensor, values: Tensor, mask: PackedMask) -> Tensor:
-    """Attention inside each sentence, N x H x D/H: flash attention where it runs, else the plain quadratic form."""
-    if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
-        from torch.nn.attention.varlen import varlen_attn
-
-        window = (-1, 0) if mask.causal else (-1, -1)
-        longest = mask.longest
-        mixed = varlen_attn(query, keys, values, mask.queries, mask.keys, longest, longest, window_size=window)
-        return cast(Tensor, mixed)
-    rows, columns = sentence_numbers(mask.queries, len(query)), sentence_numbers(mask.keys, len(keys))
-    allowed = rows[:, None] == columns
+    """Attention inside each sentence, N x H x D/H: by kernels where they run, else the plain quadratic form."""
+    key_spans = spans(mask.queries, len(query), mask.keys)
+    if has_packed_kernel(query):
+        query_spans = spans(mask.keys, len(keys), mask.queries)
+        return attend_in_sentences(query, keys, values, key_spans, query_spans, mask.causal)
+    places = torch.arange(len(keys), device=keys.device)
+    allowed = (places >= key_spans[0][:, None]) & (places < key_spans[1][:, None])
     if mask.causal:
         allowed = allowed.tril()
     query, keys, values = query.transpose(0, 1), keys.transpose(0, 1), values.transpose(0, 1)
-    # A sentence without keys has nothing to mix: its rows are all forbidden, and zero as in flash attention.
+    # A sentence without keys has nothing to mix: its rows are all forbidden, and zero as by the kernels.
     return functional.scaled_dot_product_attention(query, keys, values, attn_mask=allowed).nan_to_num().transpose(0, 1)
+
+
+def spans(bounds: Tensor, size: int, others: Tensor) -> Tensor:
+    """For each of `size` tokens where its sentence begins and ends in another packed array: 2 x size.
+
+    >>> spans(torch.tensor([0, 1, 3]), 3, torch.tensor([0, 4, 6])).tolist()
+    [[0, 4, 4], [4, 6, 6]]
+    """
+    numbers = sentence_numbers(bounds, size)
+    return torch.stack([others[numbers], others[numbers + 1]])
 
 
 def sentence_numbers(bounds: Tensor, size: int) -> Tensor:

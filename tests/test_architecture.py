@@ -14,11 +14,12 @@ import pytest
 ROOT = Path(__file__).parent.parent
 ORDER = (
     "errors", "merge", "config", "files", "shipped", "progress", "split", "vocab", "engine.merge_batch",
-    "engine.merge_kernel", "data", "batches", "packed", "engine.kernels", "engine.top_tokens", "engine.pointwise",
-    "engine.beam_attention", "model", "objective", "decode", "evaluate", "heldout", "flops", "ema", "storage",
-    "checkpoint", "engine.graphs", "engine.beam", "engine.passes", "engine.int8", "engine.shortlist",
-    "engine.decoding", "exported", "translator", "distributed", "engine.training", "stopping", "log", "run", "train",
-    "distill", "pack", "export", "curves", "show", "sentences", "speed", "bench", "verbs", "cli",
+    "engine.merge_kernel", "data", "batches", "engine.kernels", "engine.top_tokens", "engine.packed_attention",
+    "packed", "engine.pointwise", "engine.beam_attention", "model", "objective", "decode", "evaluate", "heldout",
+    "flops", "ema", "storage", "checkpoint", "engine.graphs", "engine.beam", "engine.passes", "engine.int8",
+    "engine.shortlist", "engine.decoding", "exported", "translator", "distributed", "engine.training", "stopping",
+    "log", "run", "train", "distill", "pack", "export", "curves", "show", "sentences", "speed", "bench", "verbs",
+    "cli",
 )  # fmt: skip
 """A module imports only from those before it."""
 LONGEST_FUNCTION = 70

@@ -1,4 +1,4 @@
-"""Triton kernels of beam_attention.py, top_tokens.py and pointwise.py. Only imported where they run.
+"""Triton kernels of beam_attention.py, packed_attention.py, top_tokens.py, pointwise.py. Imported only where they run.
 
 Apart from their callers because importing Triton takes a while, and because there may be none.
 """
@@ -78,6 +78,133 @@ if importlib.util.find_spec("triton"):
             start += BLOCK
         out_place = out + ((sentence * queries + row[:, None]) * HEADS + head) * SIZE + dims[None, :]
         tl.store(out_place, (mixed / total[:, None]).to(out.dtype.element_ty), mask=there[:, None])
+
+    @triton.jit
+    def _head_tile(base, row, there, row_stride, head_stride, head, SIZE: tl.constexpr, WIDTH: tl.constexpr):
+        """The numbers of one head for some tokens, zero where there is none."""
+        dims = tl.arange(0, WIDTH)
+        place = base + row[:, None].to(tl.int64) * row_stride + head * head_stride + dims[None, :]
+        return tl.load(place, mask=there[:, None] & (dims < SIZE)[None, :], other=0.0)
+
+    @triton.jit
+    def _store_head_tile(
+        base, tile, row, there, head, HEADS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr
+    ):  # fmt: skip
+        """The opposite, into a contiguous tensor."""
+        dims = tl.arange(0, WIDTH)
+        place = base + (row[:, None].to(tl.int64) * HEADS + head) * SIZE + dims[None, :]
+        tl.store(place, tile.to(base.dtype.element_ty), mask=there[:, None] & (dims < SIZE)[None, :])
+
+    @triton.jit
+    def _span(spans, row, there, count):
+        """Where the other side of each token's sentence begins and ends; nowhere for a token that is not there."""
+        first = tl.load(spans + row, mask=there, other=2147483647)
+        stop = tl.load(spans + count + row, mask=there, other=0)
+        return first, stop
+
+    @triton.jit
+    def attend_in_sentences_kernel(
+        query, keys, values, spans, out, sums, count, scale,
+        query_row, query_head, key_row, key_head, value_row, value_head,
+        HEADS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr,
+        ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """One program for some tokens and a head: softmax in one pass over the keys of their sentences."""
+        head = tl.program_id(1)
+        row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        there = row < count
+        first, stop = _span(spans, row, there, count)
+        asked = _head_tile(query, row, there, query_row, query_head, head, SIZE, WIDTH)
+        top = tl.full((ROWS,), -1e30, tl.float32)  # not -inf: minus itself it must not be nan
+        total = tl.zeros((ROWS,), tl.float32)
+        mixed = tl.zeros((ROWS, WIDTH), tl.float32)
+        end = tl.max(stop, axis=0)
+        for start in range(tl.min(first, axis=0), end, BLOCK):
+            column = start + tl.arange(0, BLOCK)
+            key = _head_tile(keys, column, column < end, key_row, key_head, head, SIZE, WIDTH)
+            allowed = (column[None, :] >= first[:, None]) & (column[None, :] < stop[:, None])
+            if CAUSAL:
+                allowed = allowed & (column[None, :] <= row[:, None])
+            score = tl.dot(asked, tl.trans(key), input_precision="ieee") * (scale * 1.4426950408889634)
+            score = tl.where(allowed, score, float("-inf"))
+            higher = tl.maximum(top, tl.max(score, axis=1))
+            weight = tl.exp2(score - higher[:, None])
+            shrink = tl.exp2(top - higher)
+            value = _head_tile(values, column, column < end, value_row, value_head, head, SIZE, WIDTH)
+            mixed = mixed * shrink[:, None] + tl.dot(weight.to(value.dtype), value, input_precision="ieee")
+            total = total * shrink + tl.sum(weight, axis=1)
+            top = higher
+        total = tl.where(total > 0, total, 1.0)  # a sentence without keys: nothing to mix
+        _store_head_tile(out, mixed / total[:, None], row, there, head, HEADS, SIZE, WIDTH)
+        tl.store(sums + head * count + row, top + tl.log2(total), mask=there)
+
+    @triton.jit
+    def query_gradients_kernel(
+        query, keys, values, spans, mixed, sums, gradient, query_gradient, inner, count, scale,
+        query_row, query_head, key_row, key_head, value_row, value_head,
+        HEADS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr,
+        ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """One program for some tokens and a head: the gradient of their queries, and what the keys' needs too."""
+        head = tl.program_id(1)
+        row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        there = row < count
+        first, stop = _span(spans, row, there, count)
+        asked = _head_tile(query, row, there, query_row, query_head, head, SIZE, WIDTH)
+        told = _head_tile(gradient, row, there, HEADS * SIZE, SIZE, head, SIZE, WIDTH)
+        said = _head_tile(mixed, row, there, HEADS * SIZE, SIZE, head, SIZE, WIDTH)
+        product = tl.sum(told.to(tl.float32) * said.to(tl.float32), axis=1)
+        tl.store(inner + head * count + row, product, mask=there)
+        log_total = tl.load(sums + head * count + row, mask=there, other=0.0)
+        found = tl.zeros((ROWS, WIDTH), tl.float32)
+        end = tl.max(stop, axis=0)
+        for start in range(tl.min(first, axis=0), end, BLOCK):
+            column = start + tl.arange(0, BLOCK)
+            key = _head_tile(keys, column, column < end, key_row, key_head, head, SIZE, WIDTH)
+            value = _head_tile(values, column, column < end, value_row, value_head, head, SIZE, WIDTH)
+            allowed = (column[None, :] >= first[:, None]) & (column[None, :] < stop[:, None])
+            if CAUSAL:
+                allowed = allowed & (column[None, :] <= row[:, None])
+            score = tl.dot(asked, tl.trans(key), input_precision="ieee") * (scale * 1.4426950408889634)
+            weight = tl.exp2(tl.where(allowed, score - log_total[:, None], float("-inf")))
+            change = weight * (tl.dot(told, tl.trans(value), input_precision="ieee") - product[:, None])
+            found += tl.dot(change.to(key.dtype), key, input_precision="ieee")
+        _store_head_tile(query_gradient, found * scale, row, there, head, HEADS, SIZE, WIDTH)
+
+    @triton.jit
+    def key_gradients_kernel(
+        query, keys, values, spans, sums, gradient, inner, key_gradient, value_gradient, query_count, count, scale,
+        query_row, query_head, key_row, key_head, value_row, value_head,
+        HEADS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr,
+        ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """One program for some tokens and a head: the gradients of their keys and values, over blocks of queries."""
+        head = tl.program_id(1)
+        row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        there = row < count
+        first, stop = _span(spans, row, there, count)
+        key = _head_tile(keys, row, there, key_row, key_head, head, SIZE, WIDTH)
+        value = _head_tile(values, row, there, value_row, value_head, head, SIZE, WIDTH)
+        of_key = tl.zeros((ROWS, WIDTH), tl.float32)
+        of_value = tl.zeros((ROWS, WIDTH), tl.float32)
+        end = tl.max(stop, axis=0)
+        for start in range(tl.min(first, axis=0), end, BLOCK):
+            column = start + tl.arange(0, BLOCK)
+            inside = column < end
+            asked = _head_tile(query, column, inside, query_row, query_head, head, SIZE, WIDTH)
+            told = _head_tile(gradient, column, inside, HEADS * SIZE, SIZE, head, SIZE, WIDTH)
+            log_total = tl.load(sums + head * query_count + column, mask=inside, other=0.0)
+            product = tl.load(inner + head * query_count + column, mask=inside, other=0.0)
+            allowed = (column[None, :] >= first[:, None]) & (column[None, :] < stop[:, None])
+            if CAUSAL:
+                allowed = allowed & (column[None, :] >= row[:, None])
+            score = tl.dot(key, tl.trans(asked), input_precision="ieee") * (scale * 1.4426950408889634)
+            weight = tl.exp2(tl.where(allowed, score - log_total[None, :], float("-inf")))
+            of_value += tl.dot(weight.to(told.dtype), told, input_precision="ieee")
+            change = weight * (tl.dot(value, tl.trans(told), input_precision="ieee") - product[None, :])
+            of_key += tl.dot(change.to(asked.dtype), asked, input_precision="ieee")
+        _store_head_tile(key_gradient, of_key * scale, row, there, head, HEADS, SIZE, WIDTH)
+        _store_head_tile(value_gradient, of_value, row, there, head, HEADS, SIZE, WIDTH)
 
     @triton.jit
     def _allowed(ids, size, b0, b1, b2, b3, b4):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lath.engine.top_tokens import HAS_TRITON
+from lath.engine.top_tokens import HAS_TRITON, power_of_two
 
 MOST_COLUMNS = 8192
 
@@ -26,7 +26,7 @@ def residual_norm(x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, epsilo
     columns = x.shape[-1]
     x, added = x.contiguous(), added.contiguous()
     out = torch.empty_like(added)
-    block = 1 << (columns - 1).bit_length()
+    block = power_of_two(columns)
     residual_norm_kernel[(x.numel() // columns,)](
         x, added, weight, bias, out, columns, epsilon, BLOCK=block, num_warps=4 if block > 256 else 1
     )
@@ -40,6 +40,6 @@ def lstm_gates(first: Tensor, second: Tensor, cell: Tensor) -> tuple[Tensor, Ten
     width = cell.shape[-1]
     first, second, cell = first.contiguous(), second.contiguous(), cell.contiguous()
     hidden, new_cell = torch.empty_like(cell), torch.empty_like(cell)
-    block = 1 << (width - 1).bit_length()
+    block = power_of_two(width)
     lstm_gates_kernel[(cell.numel() // width,)](first, second, cell, hidden, new_cell, width, BLOCK=block, num_warps=4)
     return hidden, new_cell

@@ -44,11 +44,12 @@ def top_tokens_by_kernel(logits: Tensor, size: int, forbidden: tuple[int, ...], 
     )
     choose_kernel[(len(rows),)](
         rows, maxima, shares, scores, ids, columns, size, groups, parts, *banned, COUNT=count, GROUP=GROUP,
-        GROUPS=_power_of_two(groups), PARTS=_power_of_two(parts), CHOSEN=_power_of_two(count), num_warps=4,
+        GROUPS=power_of_two(groups), PARTS=power_of_two(parts), CHOSEN=power_of_two(count), num_warps=4,
     )  # fmt: skip
     shape = (*logits.shape[:-1], count)
     return scores.view(shape), ids.view(shape)
 
 
-def _power_of_two(number: int) -> int:
+def power_of_two(number: int) -> int:
+    """The smallest that is no smaller, which is what a program's block must be."""
     return 1 << (number - 1).bit_length()

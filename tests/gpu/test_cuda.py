@@ -12,7 +12,7 @@ from lath.config import DecodeSettings, Kind, NetworkSettings, ObjectiveSettings
 from lath.decode import decode
 from lath.model import build_model
 from lath.objective import Totals, draw_examples, loss_share, pack_examples, packed_loss_share
-from lath.packed import PackSizes
+from lath.packed import PackedMask, PackSizes, make_bounds, packed_attention
 from lath.translator import choose_device
 from lath.vocab import BOS, EOS
 
@@ -60,6 +60,23 @@ def test_draws_are_made_on_the_device_of_the_batch() -> None:
     batch = Batch(pad(SENTENCES), pad([[BOS, *sentence] for sentence in SENTENCES])).to(device)
     examples = draw_examples(batch, SMALL, ObjectiveSettings(), torch.Generator(device).manual_seed(1))
     assert examples.decoder_input.device.type == examples.groups.device.type == "cuda"
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.06)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_inside_sentences_is_the_plain_form(causal: bool, dtype: torch.dtype, tolerance: float) -> None:
+    generator = torch.Generator().manual_seed(1)
+    lengths = torch.randint(1, 90, (60,), generator=generator)
+    bounds = make_bounds(lengths, int(lengths.sum()) + 100, 64, 90)
+    drawn = torch.randn(4, int(bounds[-1]), 8, 64, generator=generator).to(dtype)
+    results = []
+    for tensors in (drawn.float(), drawn.to(choose_device("cuda"))):  # the CPU has the plain form alone
+        inputs = [tensor.clone().requires_grad_() for tensor in tensors[:3]]
+        mask = PackedMask(bounds.to(tensors.device), bounds.to(tensors.device), causal)
+        mixed = packed_attention(*inputs, mask)
+        results.append([mixed, *torch.autograd.grad(mixed, inputs, tensors[3])])
+    for expected, found in zip(*results, strict=True):
+        assert torch.allclose(found.cpu().float(), expected.float(), atol=tolerance)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
