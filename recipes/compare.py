@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from lath.config import load_recipe, merge_overrides
 from lath.errors import UserError
-from lath.evaluate import compare, evaluate
+from lath.evaluate import Score, compare, evaluate
 from lath.files import count_lines, misaligned, read_lines, whole_file
 
 NOT_FINISHED = 75
@@ -265,13 +265,18 @@ def sets(overrides: Iterable[str]) -> list[str]:
 def score(options: argparse.Namespace) -> None:
     """Score every translation there is, and test the claims."""
     document = {name_of(test): scores_of(texts_of(options, test), test[1], options.tokenised) for test in options.test}
+    if options.tokenised:
+        language = load_recipe(options.recipe, of(options)).data.target_language
+        for test in options.test:
+            found = detokenised_bleu(texts_of(options, test), test[1], language)
+            document[name_of(test)]["detokenised"] = {name: asdict(score) for name, score in found.items()}
+            print("", *(f"{name}, detokenised: {score}" for name, score in found.items()), sep="\n")
     (options.run / "scores.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def scores_of(folder: Path, reference: Path, tokenised: bool) -> dict[str, Any]:
     """A table of one test's scores, printed, and everything in it."""
-    references = list(read_lines(reference))
-    texts = {path.name: list(read_lines(path)) for path in sorted(folder.iterdir()) if ".partial" not in path.name}
+    references, texts = list(read_lines(reference)), texts_in(folder)
     kind = "tokenised BLEU" if tokenised else "BLEU"
     print(f"\n| {folder.name} | {kind} | length | chrF | adjacent repeats |\n|---|--:|--:|--:|--:|")
     scores = {name: evaluate(lines, references, tokenised=tokenised) for name, lines in texts.items()}
@@ -285,6 +290,23 @@ def scores_of(folder: Path, reference: Path, tokenised: bool) -> dict[str, Any]:
             claims[f"{one} against {other}"] = asdict(found)
             print(f"\n{one} against {other}: {found}")
     return {"scores": {name: asdict(report) for name, report in scores.items()}, "claims": claims}
+
+
+def texts_in(folder: Path) -> dict[str, list[str]]:
+    """The translations of one test, by system and way."""
+    return {path.name: list(read_lines(path)) for path in sorted(folder.iterdir()) if ".partial" not in path.name}
+
+
+def detokenised_bleu(folder: Path, reference: Path, language: str) -> dict[str, Score]:
+    """BLEU of tokenised texts whose tokens are put together again as Moses does it, theirs and the reference's."""
+    if importlib.util.find_spec("sacremoses") is None:
+        raise UserError("--tokenised: the package sacremoses is not installed: pip install 'lath[paper]'")
+    from sacremoses import MosesDetokenizer
+
+    join = MosesDetokenizer(lang=language).detokenize
+    references = [join(line.split()) for line in read_lines(reference)]
+    texts = {name: [join(line.split()) for line in lines] for name, lines in texts_in(folder).items()}
+    return {name: evaluate(lines, references).bleu for name, lines in texts.items()}
 
 
 def main() -> int:
@@ -306,7 +328,11 @@ def main() -> int:
                         help="ways of translating the test, for example it1 it4 beam5 (all)")  # fmt: skip
     parser.add_argument("--engine", default="auto", help="for the translations of the test (auto); plain starts sooner")
     parser.add_argument("--minutes", type=float, help="stop after so many, with exit code 75; the same command goes on")
-    parser.add_argument("--tokenised", action="store_true", help="the text is tokenised: BLEU on its tokens")
+    parser.add_argument(
+        "--tokenised",
+        action="store_true",
+        help="the text is tokenised: BLEU on its tokens, and on what Moses makes of them",
+    )
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="[NAME:]SECTION.KEY=VALUE",
                         help="a setting for all systems, or for the named one")  # fmt: skip
     options = parser.parse_args()

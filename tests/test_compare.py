@@ -145,6 +145,26 @@ def test_a_system_on_raw_text_waits_for_nobody(
     assert [Path(line[3]).name for line in fake.asked if line[0] == "train"] == ["lat-raw", "cmlm-raw"]
 
 
+def test_tokenised_text_is_also_scored_as_people_write_it(
+    compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "Steps", lambda minutes: Fake())
+    reference = ["well , it &apos;s &quot; my &quot; house .", "a b c d", "a b c d e"]
+    (text / "test.en").write_text("\n".join(reference) + "\n", encoding="utf-8")
+    folder = text / "run" / "texts" / f"{text.name}-test.de"
+    folder.mkdir(parents=True)
+    (folder / "lat-raw.it1").write_text("\n".join(reference) + "\n", encoding="utf-8")
+    more = ("--systems", "lat-raw", "--ways", "it1", "it4", "--tokenised")
+    assert main(compare, text, *more, monkeypatch=monkeypatch) == 0
+    found = json.loads((text / "run" / "scores.json").read_text(encoding="utf-8"))[folder.name]
+    assert found["detokenised"]["lat-raw.it1"]["value"] == pytest.approx(100)
+    assert "tok:13a" in found["detokenised"]["lat-raw.it4"]["signature"]
+    assert "tok:none" in found["scores"]["lat-raw.it4"]["bleu"]["signature"]
+    folder.joinpath("lat-raw.it1").write_text('well, it\'s "my" house.\na b c d\na b c d e\n', encoding="utf-8")
+    joined = compare.detokenised_bleu(folder, text / "test.en", "en")
+    assert joined["lat-raw.it1"].value == pytest.approx(100)  # so the tokens were put together
+
+
 def test_the_teacher_for_real_and_time_that_is_over(
     compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
