@@ -104,7 +104,7 @@ Engine = PlainEngine | PackedEngine
 
 
 def choose_engine(model: Model, recipe: Recipe, device: torch.device, corpus: Corpus, ranks: int) -> Engine:
-    """The engine that `train.engine` asks for; `auto` packs where flash attention runs, on a GPU in bf16."""
+    """The engine that `train.engine` asks for; `auto` packs on a GPU in bf16."""
     packed = recipe.train.engine == "packed"
     if recipe.train.engine == "auto":
         packed = device.type == "cuda" and recipe.train.precision == "bf16"
