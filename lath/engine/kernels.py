@@ -103,6 +103,12 @@ if importlib.util.find_spec("triton"):
         return first, stop
 
     @triton.jit
+    def _scores(tile, other, column, first, stop, scale):
+        """How much each token of a tile has to do with some of the other side; -inf outside of its span."""
+        score = tl.dot(tile, tl.trans(other), input_precision="ieee") * (scale * 1.4426950408889634)  # log2(e): exp2
+        return tl.where((column[None, :] >= first[:, None]) & (column[None, :] < stop[:, None]), score, float("-inf"))
+
+    @triton.jit
     def attend_in_sentences_kernel(
         query, keys, values, spans, out, sums, count, scale,
         query_row, query_head, key_row, key_head, value_row, value_head,
@@ -114,6 +120,8 @@ if importlib.util.find_spec("triton"):
         row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
         there = row < count
         first, stop = _span(spans, row, there, count)
+        if CAUSAL:
+            stop = tl.minimum(stop, row + 1)
         asked = _head_tile(query, row, there, query_row, query_head, head, SIZE, WIDTH)
         top = tl.full((ROWS,), -1e30, tl.float32)  # not -inf: minus itself it must not be nan
         total = tl.zeros((ROWS,), tl.float32)
@@ -122,11 +130,7 @@ if importlib.util.find_spec("triton"):
         for start in range(tl.min(first, axis=0), end, BLOCK):
             column = start + tl.arange(0, BLOCK)
             key = _head_tile(keys, column, column < end, key_row, key_head, head, SIZE, WIDTH)
-            allowed = (column[None, :] >= first[:, None]) & (column[None, :] < stop[:, None])
-            if CAUSAL:
-                allowed = allowed & (column[None, :] <= row[:, None])
-            score = tl.dot(asked, tl.trans(key), input_precision="ieee") * (scale * 1.4426950408889634)
-            score = tl.where(allowed, score, float("-inf"))
+            score = _scores(asked, key, column, first, stop, scale)
             higher = tl.maximum(top, tl.max(score, axis=1))
             weight = tl.exp2(score - higher[:, None])
             shrink = tl.exp2(top - higher)
@@ -150,6 +154,8 @@ if importlib.util.find_spec("triton"):
         row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
         there = row < count
         first, stop = _span(spans, row, there, count)
+        if CAUSAL:
+            stop = tl.minimum(stop, row + 1)
         asked = _head_tile(query, row, there, query_row, query_head, head, SIZE, WIDTH)
         told = _head_tile(gradient, row, there, HEADS * SIZE, SIZE, head, SIZE, WIDTH)
         said = _head_tile(mixed, row, there, HEADS * SIZE, SIZE, head, SIZE, WIDTH)
@@ -162,11 +168,7 @@ if importlib.util.find_spec("triton"):
             column = start + tl.arange(0, BLOCK)
             key = _head_tile(keys, column, column < end, key_row, key_head, head, SIZE, WIDTH)
             value = _head_tile(values, column, column < end, value_row, value_head, head, SIZE, WIDTH)
-            allowed = (column[None, :] >= first[:, None]) & (column[None, :] < stop[:, None])
-            if CAUSAL:
-                allowed = allowed & (column[None, :] <= row[:, None])
-            score = tl.dot(asked, tl.trans(key), input_precision="ieee") * (scale * 1.4426950408889634)
-            weight = tl.exp2(tl.where(allowed, score - log_total[:, None], float("-inf")))
+            weight = tl.exp2(_scores(asked, key, column, first, stop, scale) - log_total[:, None])
             change = weight * (tl.dot(told, tl.trans(value), input_precision="ieee") - product[:, None])
             found += tl.dot(change.to(key.dtype), key, input_precision="ieee")
         _store_head_tile(query_gradient, found * scale, row, there, head, HEADS, SIZE, WIDTH)
@@ -183,6 +185,8 @@ if importlib.util.find_spec("triton"):
         row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
         there = row < count
         first, stop = _span(spans, row, there, count)
+        if CAUSAL:
+            first = tl.maximum(first, row)
         key = _head_tile(keys, row, there, key_row, key_head, head, SIZE, WIDTH)
         value = _head_tile(values, row, there, value_row, value_head, head, SIZE, WIDTH)
         of_key = tl.zeros((ROWS, WIDTH), tl.float32)
@@ -195,11 +199,7 @@ if importlib.util.find_spec("triton"):
             told = _head_tile(gradient, column, inside, HEADS * SIZE, SIZE, head, SIZE, WIDTH)
             log_total = tl.load(sums + head * query_count + column, mask=inside, other=0.0)
             product = tl.load(inner + head * query_count + column, mask=inside, other=0.0)
-            allowed = (column[None, :] >= first[:, None]) & (column[None, :] < stop[:, None])
-            if CAUSAL:
-                allowed = allowed & (column[None, :] >= row[:, None])
-            score = tl.dot(key, tl.trans(asked), input_precision="ieee") * (scale * 1.4426950408889634)
-            weight = tl.exp2(tl.where(allowed, score - log_total[None, :], float("-inf")))
+            weight = tl.exp2(_scores(key, asked, column, first, stop, scale) - log_total[None, :])
             of_value += tl.dot(weight.to(told.dtype), told, input_precision="ieee")
             change = weight * (tl.dot(value, tl.trans(told), input_precision="ieee") - product[None, :])
             of_key += tl.dot(change.to(asked.dtype), asked, input_precision="ieee")
