@@ -900,6 +900,8 @@ def test_translation_ends_quietly_at_ctrl_c(toy_run: Runs) -> None:
     with subprocess.Popen(
         arguments, env=environment(PYTHONUNBUFFERED="1"),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        # A shell lets what it runs in the background ignore Ctrl-C, and its children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:  # fmt: skip
         assert process.stdin is not None
         assert process.stdout is not None
