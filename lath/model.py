@@ -26,7 +26,7 @@ from lath.config import NetworkSettings
 from lath.engine.beam_attention import BeamMask, attend_few, beam_attention, few_queries, store
 from lath.engine.pointwise import can_fuse, lstm_gates, residual_norm
 from lath.engine.top_tokens import has_kernel, top_tokens_by_kernel
-from lath.packed import Packed, PackedMask, PackedSource, packed_attention
+from lath.packed import Packed, PackedMask, PackedSource, packed_attention, packed_mask
 from lath.vocab import BOS, MASK, PAD, SOP
 
 NORM_EPSILON = 1e-12
@@ -232,7 +232,7 @@ class Decoder(nn.Module):
         attended: list[KeyValues] = []
         mask, memory_mask = additive(mask, x), additive(memory.mask, x)
         if isinstance(mask, PackedMask):
-            memory_mask = PackedMask(mask.queries, memory.mask, causal=False)
+            memory_mask = packed_mask(mask.bounds, len(x), memory.mask, len(memory.layers[0].keys), causal=False)
         for index, layer in enumerate(self.layers):
             layer_past = None if past is None else past[index]
             x, layer_attended = layer(x, mask, memory.layers[index], memory_mask, layer_past)
@@ -313,7 +313,8 @@ def _tokens_and_positions(tokens: Tensor | Packed, start: int = 0) -> tuple[Tens
 def key_mask(tokens: Tensor | Packed) -> Mask:
     """Every token of a sentence sees all of it: B x 1 x 1 x length, true where there is a token, or bounds."""
     if isinstance(tokens, Packed):
-        return PackedMask(tokens.bounds, tokens.bounds, causal=False)
+        count = len(tokens.tokens)
+        return packed_mask(tokens.bounds, count, tokens.bounds, count, causal=False)
     return (tokens != PAD)[:, None, None, :]
 
 
@@ -355,7 +356,8 @@ class AT(nn.Module):
         start = 0 if past is None else past[0].keys.shape[1]
         mask: Mask
         if isinstance(target, Packed):
-            mask = PackedMask(target.bounds, target.bounds, causal=True)
+            count = len(target.tokens)
+            mask = packed_mask(target.bounds, count, target.bounds, count, causal=True)
         else:
             length = target.shape[1]
             mask = torch.ones(length, start + length, dtype=torch.bool, device=target.device).tril(start)

@@ -47,21 +47,29 @@ class PackedSource:
 class PackedMask(NamedTuple):
     """Which queries of one packed array may attend to which keys of another: those of the same sentence."""
 
-    queries: Tensor
+    bounds: Tensor
     """R + 1: the bounds of the sentences among the queries."""
-    keys: Tensor
-    """R + 1: those among the keys."""
+    key_spans: Tensor
+    """2 x N: where the keys of each query's sentence begin and end."""
+    query_spans: Tensor
+    """2 x M: where the queries of each key's sentence do."""
     causal: bool
+
+
+def packed_mask(queries: Tensor, query_count: int, keys: Tensor, key_count: int, causal: bool) -> PackedMask:
+    """The mask of two packed arrays, by the bounds of their sentences; made once, it serves every layer."""
+    key_spans = spans(queries, query_count, keys)
+    query_spans = key_spans if keys is queries else spans(keys, key_count, queries)
+    return PackedMask(queries, key_spans, query_spans, causal)
 
 
 def packed_attention(query: Tensor, keys: Tensor, values: Tensor, mask: PackedMask) -> Tensor:
     """Attention inside each sentence, N x H x D/H: by kernels where they run, else the plain quadratic form."""
-    key_spans = spans(mask.queries, len(query), mask.keys)
     if has_packed_kernel(query):
-        query_spans = spans(mask.keys, len(keys), mask.queries)
-        return attend_in_sentences(query, keys, values, key_spans, query_spans, mask.causal)
+        return attend_in_sentences(query, keys, values, mask.key_spans, mask.query_spans, mask.causal)
     places = torch.arange(len(keys), device=keys.device)
-    allowed = (places >= key_spans[0][:, None]) & (places < key_spans[1][:, None])
+    first, stop = mask.key_spans
+    allowed = (places >= first[:, None]) & (places < stop[:, None])
     if mask.causal:
         allowed = allowed.tril()
     query, keys, values = query.transpose(0, 1), keys.transpose(0, 1), values.transpose(0, 1)

@@ -264,6 +264,8 @@ def sets(overrides: Iterable[str]) -> list[str]:
 
 def score(options: argparse.Namespace) -> None:
     """Score every translation there is, and test the claims."""
+    if options.tokenised and importlib.util.find_spec("sacremoses") is None:
+        raise UserError("--tokenised: the package sacremoses is not installed: pip install 'lath[paper]'")
     document = {name_of(test): scores_of(texts_of(options, test), test[1], options.tokenised) for test in options.test}
     if options.tokenised:
         language = load_recipe(options.recipe, of(options)).data.target_language
@@ -299,8 +301,6 @@ def texts_in(folder: Path) -> dict[str, list[str]]:
 
 def detokenised_bleu(folder: Path, reference: Path, language: str) -> dict[str, Score]:
     """BLEU of tokenised texts whose tokens are put together again as Moses does it, theirs and the reference's."""
-    if importlib.util.find_spec("sacremoses") is None:
-        raise UserError("--tokenised: the package sacremoses is not installed: pip install 'lath[paper]'")
     from sacremoses import MosesDetokenizer
 
     join = MosesDetokenizer(lang=language).detokenize

@@ -12,7 +12,7 @@ from lath.engine.top_tokens import HAS_TRITON
 SAME = """
 import torch
 from lath.engine.packed_attention import attend_in_sentences
-from lath.packed import PackedMask, packed_attention, spans
+from lath.packed import packed_attention, packed_mask
 generator = torch.Generator().manual_seed(1)
 
 def bounds(*lengths):
@@ -26,9 +26,9 @@ for queries, keys, causal, size in [(short, long, False, 16), (many, many, True,
     query = torch.randn(count, 3, 2, size, generator=generator)[:, 0].requires_grad_()
     key, value = torch.randn(other, 3, 2, size, generator=generator).unbind(1)[:2]
     inputs = (query, key.requires_grad_(), value.requires_grad_())
-    mask = PackedMask(queries, keys, causal)
+    mask = packed_mask(queries, count, keys, other, causal)
     expected = packed_attention(*inputs, mask)  # on the CPU, so by the plain form
-    found = attend_in_sentences(*inputs, spans(queries, count, keys), spans(keys, other, queries), causal)
+    found = attend_in_sentences(*inputs, mask.key_spans, mask.query_spans, causal)
     assert torch.allclose(found, expected, atol=1e-5), (found - expected).abs().max()
     outer = torch.randn(expected.shape, generator=generator)
     for one, two in zip(torch.autograd.grad(found, inputs, outer), torch.autograd.grad(expected, inputs, outer)):

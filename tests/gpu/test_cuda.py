@@ -12,7 +12,7 @@ from lath.config import DecodeSettings, Kind, NetworkSettings, ObjectiveSettings
 from lath.decode import decode
 from lath.model import build_model
 from lath.objective import Totals, draw_examples, loss_share, pack_examples, packed_loss_share
-from lath.packed import PackedMask, PackSizes, make_bounds, packed_attention
+from lath.packed import PackSizes, make_bounds, packed_attention, packed_mask
 from lath.translator import choose_device
 from lath.vocab import BOS, EOS
 
@@ -72,8 +72,8 @@ def test_attention_inside_sentences_is_the_plain_form(causal: bool, dtype: torch
     results = []
     for tensors in (drawn.float(), drawn.to(choose_device("cuda"))):  # the CPU has the plain form alone
         inputs = [tensor.clone().requires_grad_() for tensor in tensors[:3]]
-        mask = PackedMask(bounds.to(tensors.device), bounds.to(tensors.device), causal)
-        mixed = packed_attention(*inputs, mask)
+        own = bounds.to(tensors.device)
+        mixed = packed_attention(*inputs, packed_mask(own, len(inputs[0]), own, len(inputs[0]), causal))
         results.append([mixed, *torch.autograd.grad(mixed, inputs, tensors[3])])
     for expected, found in zip(*results, strict=True):
         assert torch.allclose(found.cpu().float(), expected.float(), atol=tolerance)
