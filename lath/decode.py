@@ -6,6 +6,7 @@ padding is masked, so the result never depends on what shares the batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -103,7 +104,8 @@ def decode_pieces(
     for iteration in range(1, settings.iterations + 1):
         if not open_:
             break
-        written = model.pieces(model.decode(pad(inputs).to(source.device), memory))
+        target = pad(inputs).to(source.device)
+        written = Pieces(*at(target != PAD, model.decode(target, memory), model.pieces))
         shown = [len(input) for input in inputs]
         certain = certainty(written.scores, torch.tensor(shown, device=source.device), length_scores).tolist()
         aims = shown if settings.adjust_towards == "current" else lengths
@@ -169,6 +171,10 @@ def mask_predict(model: CMLM, source: Tensor, settings: DecodeSettings, trace: b
     Tokens that stay visible keep their old scores.
     # Departure: BOS and EOS are given to CMLM, in training too, since their places are known.
     """
+
+    def choose(states: Tensor) -> tuple[Tensor, Tensor]:
+        return model.body.best_tokens(states, (*NEVER_WRITTEN_AFTER_BEGIN, EOS))
+
     memory, length_scores = model.encode(source)
     lengths: list[int] = length_candidates(length_scores, settings.length_candidates)[0].tolist()
     memory = _repeat(memory, settings.length_candidates)
@@ -182,8 +188,10 @@ def mask_predict(model: CMLM, source: Tensor, settings: DecodeSettings, trace: b
         if not open_:
             break
         target = pad(inputs).to(source.device)
-        states = model.before_output(model.decode(target, memory))
-        values, indices = model.body.best_tokens(states, (*NEVER_WRITTEN_AFTER_BEGIN, EOS))
+        asked = target == MASK
+        if trace or not asked.any():  # a reader wants to see what stands beside the masks as well
+            asked = target != PAD
+        values, indices = at(asked, model.before_output(model.decode(target, memory)), choose)
         best_ids, best_values = indices.tolist(), values.tolist()
         for row in sorted(open_):
             filled, filled_scores = best_ids[row], best_values[row]
@@ -208,16 +216,36 @@ def mask_predict(model: CMLM, source: Tensor, settings: DecodeSettings, trace: b
     return best_candidates(decoded, settings.length_candidates)
 
 
+def at(asked: Tensor, states: Tensor, compute: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """What is computed from the states of some positions alone, in its place; 0 elsewhere.
+
+    Choosing tokens is the larger part of a pass on a CPU, and nobody reads what would stand in the padding.
+    """
+    if bool(asked.all()):
+        return compute(states)
+    computed = compute(states[asked])
+    spread = [part.new_zeros((*asked.shape, *part.shape[1:])) for part in computed]
+    for place, part in zip(spread, computed, strict=True):
+        place[asked] = part
+    return tuple(spread)
+
+
 # ---- lengths --------------------------------------------------------------------------------------------------
+
+LEAST_LIKELY = math.log(1000)
+"""A length that is a thousand times less likely than the likeliest is not tried."""
 
 
 def length_candidates(scores: Tensor, candidates: int) -> tuple[Tensor, Tensor]:
     """The likeliest target lengths, `candidates` in a row for each sentence, and their log-probabilities.
 
-    BOS and EOS make a length at least 2.
+    BOS and EOS make a length at least 2. Where too few lengths are likely the likeliest fills up: the next best may be
+    59 for a sentence of six tokens, with one chance in a million, and the whole batch would be padded to that.
     """
     best = scores.topk(candidates, dim=1)
-    return best.indices.clamp(min=2).flatten(), best.values.flatten()
+    likely = best.values > best.values[:, :1] - LEAST_LIKELY
+    lengths = torch.where(likely, best.indices, best.indices[:, :1])
+    return lengths.clamp(min=2).flatten(), torch.where(likely, best.values, best.values[:, :1]).flatten()
 
 
 def best_candidates(decoded: list[Decoded], candidates: int) -> list[Decoded]:

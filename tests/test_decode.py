@@ -13,7 +13,7 @@ import torch
 
 from lath.batches import pad
 from lath.config import DecodeSettings, Kind, NetworkSettings
-from lath.decode import beam_search, decode, length_candidates
+from lath.decode import at, beam_search, decode, length_candidates
 from lath.merge import RULE_SETS, merge_pieces, wrap
 from lath.model import AT, CMLM, LAT, Model, build_model
 from lath.vocab import BOS, EOS, MASK, PAD, SOP
@@ -161,6 +161,41 @@ def test_length_candidates_include_the_single_one_and_the_best_score_wins(kind: 
     assert len(lengths) == len(log_probabilities) == 45
     assert lengths[::9].tolist() == length_candidates(scores, 1)[0].tolist()
     assert int(lengths.min()) >= 2
+
+
+def test_a_length_that_is_next_to_impossible_is_not_tried() -> None:
+    chances = torch.tensor([[0, 0, 0.01, 0.5, 0.47, 0.0199, 0.0001], [0.0, 0.0, 0.13, 0.12, 0.11, 0.1, 0.54]])
+    lengths, scores = length_candidates(chances.log(), 5)
+    assert lengths.view(2, 5).tolist() == [[3, 4, 5, 2, 3], [6, 2, 3, 4, 5]]  # 6 is 5,000 times less likely than 3
+    assert scores.exp().view(2, 5)[0].tolist() == pytest.approx([0.5, 0.47, 0.0199, 0.01, 0.5])
+
+
+def test_what_is_computed_for_some_positions_stands_in_its_place() -> None:
+    asked = torch.tensor([[True, False, True], [False, True, False]])
+    states = torch.arange(12.0).view(2, 3, 2)
+    sums, doubled = at(asked, states, lambda rows: (rows.sum(dim=-1), 2 * rows))
+    assert sums.tolist() == [[1, 0, 9], [0, 17, 0]]
+    assert doubled[1].tolist() == [[0, 0], [16, 18], [0, 0]]
+    assert at(asked | True, states, lambda rows: (rows,))[0] is states
+
+
+@pytest.mark.parametrize("kind", ["CMLM", "LAT"])
+def test_tokens_are_chosen_only_where_they_are_asked_for(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, chosen = model_of(kind), []
+    inner = model.body.best_tokens
+
+    def watch(states: torch.Tensor, forbidden: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+        chosen.append(states.shape[:-1].numel())
+        return inner(states, forbidden)
+
+    monkeypatch.setattr(model.body, "best_tokens", watch)
+    settings = DecodeSettings(iterations=2)
+    told = decode(model, pad(SENTENCES), settings, trace=True)
+    shown = [sum(len(result.passes[number].input) for result in told) for number in range(2)]
+    masks = [sum(result.passes[number].input.count(MASK) for result in told) for number in range(2)]
+    traced, wanted = len(chosen), {"LAT": shown[:1] * 3 + shown[1:] * 3, "CMLM": masks}[kind]
+    assert [result.ids for result in decode(model, pad(SENTENCES), settings)] == [result.ids for result in told]
+    assert chosen[traced:] == wanted
 
 
 @pytest.mark.parametrize("stop_early", [False, True])

@@ -82,7 +82,8 @@ def test_a_row_does_not_depend_on_the_others() -> None:
 
 
 @pytest.mark.parametrize("size", [4993, 5000])
-def test_the_best_tokens_are_those_of_all_logits(size: int) -> None:
+def test_the_best_tokens_are_those_of_all_logits(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(int8, "ROWS", 4)
     table = Int8Table(Table(5000, 32), "fbgemm")
     states = 3 * random(4, 6, 32)
     scores, ids = table.best_tokens(states, size, NEVER_WRITTEN)

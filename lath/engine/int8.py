@@ -37,7 +37,9 @@ Backend = Callable[[Tensor, Tensor, int], Product]
 FEW_LEVELS = 63
 """Levels of x on each side of 0 where the processor adds products of bytes in 16 bits, which overflow with more."""
 CHUNK = 4096
-"""Vocabulary entries whose logits are made at a time, so that they stay in the cache."""
+"""Vocabulary entries whose logits are made at a time, so that they stay in the cache,"""
+ROWS = 256
+"""and states that they are made for at a time: more are no faster, and those of thousands leave the cache again."""
 
 
 # ---- products -------------------------------------------------------------------------------------------------
@@ -214,9 +216,15 @@ class Int8Table(nn.Embedding):
         As `model.best_tokens`, but a few thousand logits at a time: going over all 32,000 of every state again and
         again would cost as much as making them.
         """
-        flat = states.reshape(-1, states.shape[-1])
-        ranges = row_ranges(flat)
-        rows = flat / ranges
+        blocks = [
+            self._best_of(rows, size, forbidden) for rows in torch.split(states.reshape(-1, states.shape[-1]), ROWS)
+        ]
+        scores, ids = (torch.cat(parts).view(states.shape[:-1]) for parts in zip(*blocks, strict=True))
+        return scores, ids
+
+    def _best_of(self, states: Tensor, size: int, forbidden: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        ranges = row_ranges(states)
+        rows = states / ranges
         entries = len(self.output.weight)
         logits, sums, maxima = [], [], []
         for start in range(0, entries, CHUNK):
@@ -235,8 +243,7 @@ class Int8Table(nn.Embedding):
         best = torch.stack(maxima).max(dim=0)
         # To find where a maximum is takes far longer than to find it: one chunk of each row is searched.
         ids = [number * CHUNK + int(logits[number][row].argmax()) for row, number in enumerate(best.indices.tolist())]
-        scores = best.values - torch.stack(sums).logsumexp(dim=0)
-        return scores.view(states.shape[:-1]), torch.tensor(ids).view(states.shape[:-1])
+        return best.values - torch.stack(sums).logsumexp(dim=0), torch.tensor(ids)
 
 
 def log_sum_exp(logits: Tensor, highest: Tensor) -> Tensor:
