@@ -264,8 +264,6 @@ def sets(overrides: Iterable[str]) -> list[str]:
 
 def score(options: argparse.Namespace) -> None:
     """Score every translation there is, and test the claims."""
-    if options.tokenised and importlib.util.find_spec("sacremoses") is None:
-        raise UserError("--tokenised: the package sacremoses is not installed: pip install 'lath[paper]'")
     document = {name_of(test): scores_of(texts_of(options, test), test[1], options.tokenised) for test in options.test}
     if options.tokenised:
         language = load_recipe(options.recipe, of(options)).data.target_language
@@ -340,10 +338,13 @@ def main() -> int:
         require_tests(options.test)
         options.run.mkdir(parents=True, exist_ok=True)
         run(options)
-        if importlib.util.find_spec("sacrebleu"):
-            score(options)
+        packages = ("sacrebleu", "sacremoses") if options.tokenised else ("sacrebleu",)
+        missing = [package for package in packages if importlib.util.find_spec(package) is None]
+        if missing:
+            told = f"the translations are there, but not {' and '.join(missing)} to score them"
+            print(f"{told}; pip install 'lath[paper]' and repeat the command, here or elsewhere", file=sys.stderr)
         else:
-            print("the translations are there; repeat the command where sacrebleu is to score them", file=sys.stderr)
+            score(options)
     except TimeOver:
         print("time is over; the same command goes on from here", file=sys.stderr)
         return NOT_FINISHED

@@ -165,6 +165,20 @@ def test_tokenised_text_is_also_scored_as_people_write_it(
     assert joined["lat-raw.it1"].value == pytest.approx(100)  # so the tokens were put together
 
 
+@pytest.mark.parametrize("missing", ["sacrebleu", "sacremoses"])
+def test_where_nothing_can_score_the_translations_are_made_all_the_same(
+    missing: str, compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compare, "Steps", lambda minutes: Fake())
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find(name))
+    more = ("--systems", "lat-raw", "--tokenised")
+    assert main(compare, text, *more, monkeypatch=monkeypatch) == 0
+    assert f"the translations are there, but not {missing} to score them" in capsys.readouterr().err
+    assert len(list((text / "run" / "texts").glob("*/lat-raw.it*"))) == 2
+    assert not (text / "run" / "scores.json").exists()
+
+
 def test_the_teacher_for_real_and_time_that_is_over(
     compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
