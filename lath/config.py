@@ -171,7 +171,7 @@ class DecodeSettings:
     iterations: int = 4
     """Passes of the decoder (CMLM, LAT)."""
     length_candidates: int = 1
-    """Target lengths tried side by side, the best-scoring one wins (CMLM, LAT): 1 to 9."""
+    """Target lengths tried side by side, as far as they are likely; the best-scoring one wins (CMLM, LAT): 1 to 9."""
     beam: int = 5
     """Hypotheses kept at each step (AT); 1 is greedy."""
     length_penalty: float = 1.0

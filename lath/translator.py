@@ -37,8 +37,9 @@ from lath.shipped import find_model
 from lath.split import split_long
 from lath.vocab import EOS, Vocab
 
-SUITABLE_BATCH = {"cpu": 64, "cuda": 512}
-"""Sentences decoded side by side on each device, where the settings ask for no number."""
+SUITABLE_ROWS = {"cpu": 32, "cuda": 512}
+"""Sentences, times the lengths tried for each, decoded side by side where the settings ask for no number. On a CPU
+larger arrays leave the cache, and come as fresh pages each time."""
 READ_AHEAD = 32
 """Batches' worth of lines read at once, so that sentences of like length can share a batch."""
 
@@ -193,7 +194,8 @@ class Translator:
         if chosen is None or asked != last_asked:
             chosen = with_overrides(self.info.decode, overrides)
             if chosen.batch_sentences == 0:
-                chosen = replace(chosen, batch_sentences=SUITABLE_BATCH[self.device.type])
+                suitable = max(1, SUITABLE_ROWS[self.device.type] // chosen.length_candidates)
+                chosen = replace(chosen, batch_sentences=suitable)
             self._last_asked = asked, chosen
         return chosen
 

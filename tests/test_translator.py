@@ -325,11 +325,12 @@ def test_settings_asked_for_again_are_the_same_and_others_are_checked(trained: T
     rules = {"band": 3.0}
     first = translator.settings(iterations=1, merge=rules)
     expected = with_overrides(translator.info.decode, {"iterations": 1, "merge": {"band": 3.0}})
-    assert first == dataclasses.replace(expected, batch_sentences=64)  # what suits a CPU
+    assert first == dataclasses.replace(expected, batch_sentences=32)  # what suits a CPU
     assert translator.settings(iterations=1, merge={"band": 3.0}) is first
     rules["band"] = 2.0
     assert translator.settings(iterations=1, merge=rules).merge_rules.band == 2.0
     assert translator.settings(batch_sentences=7) == dataclasses.replace(translator.info.decode, batch_sentences=7)
+    assert translator.settings(length_candidates=5).batch_sentences == 6
     assert translator.settings(iterations=1).iterations == 1
     with pytest.raises(UserError, match="expected a whole number, got True"):
         translator.settings(iterations=True)
