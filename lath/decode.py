@@ -105,7 +105,7 @@ def decode_pieces(
         if not open_:
             break
         target = pad(inputs).to(source.device)
-        written = Pieces(*at(target != PAD, model.decode(target, memory), model.pieces))
+        written = Pieces(*only_at(target != PAD, model.decode(target, memory), model.pieces))
         shown = [len(input) for input in inputs]
         certain = certainty(written.scores, torch.tensor(shown, device=source.device), length_scores).tolist()
         aims = shown if settings.adjust_towards == "current" else lengths
@@ -189,9 +189,9 @@ def mask_predict(model: CMLM, source: Tensor, settings: DecodeSettings, trace: b
             break
         target = pad(inputs).to(source.device)
         asked = target == MASK
-        if trace or not asked.any():  # a reader wants to see what stands beside the masks as well
+        if trace or not asked.any():  # a reader wants to see the other places too; and nothing cannot be computed
             asked = target != PAD
-        values, indices = at(asked, model.before_output(model.decode(target, memory)), choose)
+        values, indices = only_at(asked, model.before_output(model.decode(target, memory)), choose)
         best_ids, best_values = indices.tolist(), values.tolist()
         for row in sorted(open_):
             filled, filled_scores = best_ids[row], best_values[row]
@@ -216,7 +216,7 @@ def mask_predict(model: CMLM, source: Tensor, settings: DecodeSettings, trace: b
     return best_candidates(decoded, settings.length_candidates)
 
 
-def at(asked: Tensor, states: Tensor, compute: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+def only_at(asked: Tensor, states: Tensor, compute: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     """What is computed from the states of some positions alone, in its place; 0 elsewhere.
 
     Choosing tokens is the larger part of a pass on a CPU, and nobody reads what would stand in the padding.

@@ -482,9 +482,8 @@ class LocalTranslator(nn.Module):
 
 
 class Pieces(NamedTuple):
-    """A piece for each decoder position: B x T x K x D states, and B x T x K tokens with log-probabilities."""
+    """A piece for each decoder position: B x T x K tokens with log-probabilities."""
 
-    states: Tensor
     tokens: Tensor
     scores: Tensor
 
@@ -510,13 +509,15 @@ class LAT(nn.Module):
 
     def local_states(self, states: Tensor, gold: Tensor) -> Tensor:
         """Teacher forcing: the B x T x K x D states that predict `gold` (B x T x K), each from the gold before it."""
-        return self._write(states, gold).states
+        return torch.stack(self._write(states, gold)[0], dim=-2)
 
     def pieces(self, states: Tensor) -> Pieces:
         """Greedy pieces: each step reads the token it chose before; PAD, MASK and <sop> are never chosen."""
-        return self._write(states, None)
+        _, tokens, scores = self._write(states, None)
+        return Pieces(torch.stack(tokens, dim=-1), torch.stack(scores, dim=-1))
 
-    def _write(self, states: Tensor, gold: Tensor | None) -> Pieces:
+    def _write(self, states: Tensor, gold: Tensor | None) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """The K states of each position, and where no tokens are given those chosen, with log-probabilities."""
         hidden, cell = self.local.start(states)
         previous = torch.full(states.shape[:-1], SOP, device=states.device)
         outputs, tokens, scores = [], [], []
@@ -529,10 +530,7 @@ class LAT(nn.Module):
             score, previous = self.body.best_tokens(self.before_output(hidden), NEVER_WRITTEN)
             tokens.append(previous)
             scores.append(score)
-        stacked = torch.stack(outputs, dim=-2)
-        if gold is not None:
-            return Pieces(stacked, gold, gold.new_zeros(()))
-        return Pieces(stacked, torch.stack(tokens, dim=-1), torch.stack(scores, dim=-1))
+        return outputs, tokens, scores
 
     def output_states(
         self, source: Tensor | PackedSource, decoder_input: Tensor | Packed, targets: Tensor

@@ -13,7 +13,7 @@ import torch
 
 from lath.batches import pad
 from lath.config import DecodeSettings, Kind, NetworkSettings
-from lath.decode import at, beam_search, decode, length_candidates
+from lath.decode import beam_search, decode, length_candidates, only_at
 from lath.merge import RULE_SETS, merge_pieces, wrap
 from lath.model import AT, CMLM, LAT, Model, build_model
 from lath.vocab import BOS, EOS, MASK, PAD, SOP
@@ -173,10 +173,10 @@ def test_a_length_that_is_next_to_impossible_is_not_tried() -> None:
 def test_what_is_computed_for_some_positions_stands_in_its_place() -> None:
     asked = torch.tensor([[True, False, True], [False, True, False]])
     states = torch.arange(12.0).view(2, 3, 2)
-    sums, doubled = at(asked, states, lambda rows: (rows.sum(dim=-1), 2 * rows))
+    sums, doubled = only_at(asked, states, lambda rows: (rows.sum(dim=-1), 2 * rows))
     assert sums.tolist() == [[1, 0, 9], [0, 17, 0]]
     assert doubled[1].tolist() == [[0, 0], [16, 18], [0, 0]]
-    assert at(asked | True, states, lambda rows: (rows,))[0] is states
+    assert only_at(asked | True, states, lambda rows: (rows,))[0] is states
 
 
 @pytest.mark.parametrize("kind", ["CMLM", "LAT"])

@@ -37,9 +37,9 @@ Backend = Callable[[Tensor, Tensor, int], Product]
 FEW_LEVELS = 63
 """Levels of x on each side of 0 where the processor adds products of bytes in 16 bits, which overflow with more."""
 CHUNK = 4096
-"""Vocabulary entries whose logits are made at a time, so that they stay in the cache,"""
+"""Vocabulary entries whose logits are made at a time, so that they stay in the cache."""
 ROWS = 256
-"""and states that they are made for at a time: more are no faster, and those of thousands leave the cache again."""
+"""States whose logits are made at a time: more are no faster, and thousands leave the cache again."""
 
 
 # ---- products -------------------------------------------------------------------------------------------------
