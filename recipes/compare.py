@@ -15,6 +15,7 @@ again. So the same command goes on after a kill, or after --minutes, which ends 
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import importlib.util
 import json
 import signal
@@ -23,7 +24,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,6 +50,11 @@ class System:
     ways: dict[str, tuple[str, ...]]
     """For `lath translate`, by name."""
 
+    @property
+    def could_teach(self) -> bool:
+        """Whether it has learnt from people's text alone, as teachers do; the others are students."""
+        return self.text == "raw" and AT in self.settings
+
 
 def iterations(*numbers: int, more: tuple[str, ...] = ()) -> dict[str, tuple[str, ...]]:
     """A way of decoding for each number of iterations."""
@@ -72,6 +78,7 @@ SYSTEMS = {
     "lat": System("distilled", (LAT,), {**iterations(1, 2, 4, 10), **MERGING}),
     "cmlm": System("distilled", (CMLM,), iterations(1, 4, 10, more=LENGTHS)),
     "at-12-1": System("distilled", (AT, "network.encoder_layers=12", "network.decoder_layers=1"), BEAM),
+    **{f"teacher-seed{seed}": System("raw", (AT, f"train.seed={seed}"), BEAM) for seed in (2, 3)},
     "lat-raw": System("raw", (LAT,), iterations(1, 4)),
     "cmlm-raw": System("raw", (CMLM,), iterations(1, 4, 10, more=LENGTHS)),
     **{
@@ -166,22 +173,35 @@ def run(options: argparse.Namespace) -> None:
     prepare(steps, options, "raw")
     for test in options.test:
         texts_of(options, test).mkdir(parents=True, exist_ok=True)
-    of_text = {text: [name for name in options.systems if SYSTEMS[name].text == text] for text in ("raw", "distilled")}
+    alone = [name for name in options.systems if name != "teacher" and not needs_teacher(options, name)]
     with ThreadPoolExecutor(options.jobs) as pool:
 
-        def finish(name: str) -> None:
-            train(steps, options, name)
-            translate(steps, options, name)
+        def finish(names: list[str]) -> list[Future[None]]:
+            return [pool.submit(train_and_translate, steps, options, name) for name in names]
 
-        work = [pool.submit(finish, name) for name in of_text["raw"] if name != "teacher"]
-        if "teacher" in options.systems:
+        work = finish(alone)
+        others = [name for name in options.systems if name not in alone]
+        if others:
             train(steps, options, "teacher")
-        if of_text["distilled"]:
+        work += finish([name for name in others if SYSTEMS[name].text == "raw"])
+        distilled = [name for name in others if SYSTEMS[name].text == "distilled"]
+        if distilled:
             distill(steps, options)
-        rest = [name for name in options.systems if name == "teacher" or name in of_text["distilled"]]
-        work += [pool.submit(finish, name) for name in rest]
+        work += finish(distilled)
         for finished in work:
             finished.result()
+
+
+def needs_teacher(options: argparse.Namespace, name: str) -> bool:
+    """Whether a system learns from the teacher's text or begins with its weights."""
+    system = SYSTEMS[name]
+    return system.text == "distilled" or (options.from_teacher and not system.could_teach)
+
+
+def train_and_translate(steps: Steps, options: argparse.Namespace, name: str) -> None:
+    """All of one system."""
+    train(steps, options, name)
+    translate(steps, options, name)
 
 
 def distill(steps: Steps, options: argparse.Namespace) -> None:
@@ -212,7 +232,7 @@ def train(steps: Steps, options: argparse.Namespace, name: str) -> None:
     if (folder / "model").exists():
         return
     overrides = list(system.settings)
-    if options.from_teacher and system.text == "distilled":
+    if options.from_teacher and not system.could_teach:
         overrides.append(f"train.start_from={options.run / 'teacher' / 'model'}")
     overrides += of(options, name)
     resume = ["--resume"] if (folder / "checkpoints").exists() and any((folder / "checkpoints").iterdir()) else []
@@ -246,10 +266,13 @@ def name_of(test: list[Path]) -> str:
 
 
 def of(options: argparse.Namespace, name: str = "") -> list[str]:
-    """The settings given for all systems, and behind them those for one, written NAME:section.key=value."""
+    """The settings given for all systems, and behind them those for one, written NAME:section.key=value.
+
+    The name may be a pattern: cmlm* means cmlm, cmlm-raw and cmlm of every seed.
+    """
     owned = [override.partition(":") for override in options.overrides]
-    of_all = ["".join(parts) for parts in owned if parts[0] not in SYSTEMS]
-    return of_all + [setting for owner, _, setting in owned if owner == name]
+    of_all = ["".join(parts) for parts in owned if not fnmatch.filter(SYSTEMS, parts[0])]
+    return of_all + [setting for owner, _, setting in owned if fnmatch.fnmatchcase(name, owner)]
 
 
 def starting(overrides: Iterable[str], *sections: str) -> list[str]:
@@ -332,7 +355,7 @@ def main() -> int:
         help="the text is tokenised: BLEU on its tokens, and on what Moses makes of them",
     )
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="[NAME:]SECTION.KEY=VALUE",
-                        help="a setting for all systems, or for the named one")  # fmt: skip
+                        help="a setting for all systems, or for those named, for example lat or cmlm*")  # fmt: skip
     options = parser.parse_args()
     try:
         require_tests(options.test)

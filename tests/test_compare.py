@@ -145,6 +145,39 @@ def test_a_system_on_raw_text_waits_for_nobody(
     assert [Path(line[3]).name for line in fake.asked if line[0] == "train"] == ["lat-raw", "cmlm-raw"]
 
 
+def test_students_that_begin_with_the_teachers_weights_wait_for_it_on_raw_text_too(
+    compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = Fake()
+    monkeypatch.setattr(compare, "Steps", lambda minutes: fake)
+    more = ("--systems", "lat-raw", "teacher-seed2", "--ways", "it1", "beam5", "--from-teacher")
+    assert main(compare, text, *more, monkeypatch=monkeypatch) == 0
+    trained = {Path(line[3]).name: line for line in fake.asked if line[0] == "train"}
+    assert list(trained) in (["teacher-seed2", "teacher", "lat-raw"], ["teacher", "teacher-seed2", "lat-raw"])
+    begun = [name for name, line in trained.items() if any(word.startswith("train.start_from=") for word in line)]
+    assert begun == ["lat-raw"]  # another seed's teacher begins afresh
+    assert "distill" not in {line[0] for line in fake.asked}
+
+
+def test_a_setting_may_be_for_several_systems(compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake()
+    monkeypatch.setattr(compare, "Steps", lambda minutes: fake)
+    more = (
+        "--systems",
+        "lat-raw",
+        "cmlm-raw",
+        "--ways",
+        "it1",
+        "--set",
+        "cmlm*:train.steps=9",
+        "--set",
+        "train.steps=7",
+    )
+    assert main(compare, text, *more, monkeypatch=monkeypatch) == 0
+    steps = {Path(line[3]).name: line[-1] for line in fake.asked if line[0] == "train"}
+    assert steps == {"lat-raw": "train.steps=7", "cmlm-raw": "train.steps=9"}
+
+
 def test_tokenised_text_is_also_scored_as_people_write_it(
     compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
