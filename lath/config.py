@@ -127,6 +127,9 @@ class TrainSettings:
     """After the warm-up: the inverse square root of the step, as in the paper, or a line down to 0 at the last step."""
     start_from: str = ""
     """A model directory, the teacher's for example, whose weights a new run begins with wherever name and shape fit."""
+    only: str = ""
+    """Beginnings of the names of the weights to learn, as in "body.decoder local"; the others stay as start_from has
+    them. Empty learns all."""
     adam_beta1: float = 0.9
     """Adam's decay of the mean."""
     adam_beta2: float = 0.999
@@ -348,6 +351,10 @@ def check_recipe(recipe: Recipe, where: str) -> None:
         (
             0 <= train.adam_beta1 < 1 and 0 <= train.adam_beta2 < 1 and train.adam_epsilon > 0,
             "train: adam_beta1 and adam_beta2 must be at least 0 and below 1, adam_epsilon above 0",
+        ),
+        (
+            not train.only or bool(train.start_from),
+            "train: only leaves weights as they are, so start_from must say where they come from",
         ),
         (train.weight_decay >= 0 and train.clip_norm >= 0, "train: weight_decay and clip_norm must not be negative"),
         (

@@ -39,7 +39,7 @@ from lath.data import Corpus, read_data_info
 from lath.distributed import ALONE, World, any_rank, lead, sum_gradients, sum_scalars, together
 from lath.ema import MovingAverage, lent_weights
 from lath.engine.training import Engine, autocast, choose_engine
-from lath.errors import UserError
+from lath.errors import UserError, did_you_mean
 from lath.flops import peak_flops, update_flops
 from lath.heldout import HeldOut
 from lath.log import Log, UpdateResult, validation_costs
@@ -92,8 +92,9 @@ def build_learner(recipe: Recipe, data: Path, device: torch.device, world: World
     generator = torch.Generator().manual_seed(recipe.train.seed)
     model = build_model(recipe.network, source.size, target.size, source is target, generator).to(device)
     settings = recipe.train
+    learn_only(model, settings.only)
     optimizer = torch.optim.AdamW(
-        model.parameters(),
+        [parameter for parameter in model.parameters() if parameter.requires_grad],
         lr=settings.learning_rate,
         betas=(settings.adam_beta1, settings.adam_beta2),
         eps=settings.adam_epsilon,
@@ -134,6 +135,21 @@ def adopt_weights(model: Model, weights: dict[str, Tensor]) -> None:
     for name, parameter in model.named_parameters():
         if name in weights and weights[name].shape == parameter.shape:
             parameter.copy_(weights[name])
+
+
+def learn_only(model: Model, beginnings: str) -> None:
+    """Keep all weights as they are but those whose names begin with one of some words; without a word learn all."""
+    names = [name for name, _ in model.named_parameters()]
+    wanted = tuple(beginnings.split())
+    for beginning in wanted:
+        if not any(name.startswith(beginning) for name in names):
+            known = dict.fromkeys(".".join(name.split(".")[:depth]) for name in names for depth in (1, 2))
+            raise UserError(
+                f"train.only: no weight's name begins with {beginning!r}{did_you_mean(beginning, known)}; "
+                f"names begin with {', '.join(name for name in known if '.' in name)}"
+            )
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not wanted or name.startswith(wanted))
 
 
 def update(learner: Learner, batch: Batch, step: int) -> UpdateResult:
@@ -258,6 +274,7 @@ def train(
     Every rank of `world` calls this, on the same data and the same run directory.
     """
     corpus, valid = together(world, lambda: _open_corpora(recipe, data))
+    learner = build_learner(recipe, data, device, world)
     weights: dict[str, Tensor] = {}
     if resume:
         checkpoint = lead(world, lambda: resume_run(run, recipe, data))
@@ -266,7 +283,6 @@ def train(
         weights = together(world, lambda: starting_weights(recipe, data))
         lead(world, lambda: start_run(run, recipe, recipe_text, _model_info(recipe, data), data))
     vocabs = load_vocabs(data)
-    learner = build_learner(recipe, data, device, world)
     adopt_weights(learner.model, weights)
     state = TrainState(step=0, epoch=0, batch=0, valid_loss=None)
     if checkpoint is not None:

@@ -1,14 +1,17 @@
-"""More German for IWSLT'14's students: python recipes/more_german.py data/iwslt14_deen_53k/more.de
+"""More German for students to read: python recipes/more_german.py talks data/iwslt14_deen_53k/more.de
 
-A teacher can translate any German, so its students need not stop at the 53,529 sentences that it learnt from. Written
-are these, and behind them what is new:
+A teacher can translate any German, so its students need not stop at the sentences that it learnt from. Written are
+these, and behind them what is new:
 
-    recombined  sentences of the training text that exchange what follows a comma where it begins with the same word:
-                "X , dass A" and "Y , dass B" become "X , dass B"
+    recombined  sentences that exchange what follows a comma where it begins with the same word:
+                "X, dass A" and "Y, dass B" become "X, dass B"
     clauses     what stands between commas, as sentences of their own
-    others      everyday sentences (Tatoeba) and speeches (Europarl), tokenised and lower-cased like the training text
+    others      sentences of other texts
 
-No line is written twice, and none of the validation and test text is. Needs sacremoses (pip install 'lath[paper]').
+`talks` is for the students of IWSLT'14 and needs sacremoses (pip install 'lath[paper]'): everyday sentences (Tatoeba)
+and speeches (Europarl) are tokenised and lower-cased like the talks. `everyday` is for those of de-en.toml, who read
+everyday sentences first of all, and of the speeches those that their teacher has not read. No line is written twice,
+and none of the validation and test text is.
 """
 
 from __future__ import annotations
@@ -16,57 +19,96 @@ from __future__ import annotations
 import argparse
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from itertools import islice, pairwise
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice, pairwise
 from pathlib import Path
 
 from lath.files import read_lines, whole_file
 
 DATA = Path("data")
-TALKS = DATA / "iwslt14_deen_53k"
-VARIANTS = 2
-"""Recombinations tried for each sentence."""
+TALKS, TATOEBA, EUROPARL = DATA / "iwslt14_deen_53k", DATA / "tatoeba_deen", DATA / "europarl_deen"
 CLAUSE_WORDS = 6
 """A shorter clause is no sentence."""
-OTHERS = {DATA / "tatoeba_deen" / "train.de": (60_000, 6, 40), DATA / "europarl_deen" / "train.de.xz": (20_000, 8, 40)}
-"""Sentences taken of each text, and their fewest and most tokens."""
+
+Sentence = list[str]
+Parts = dict[str, Iterable[Sentence]]
+"""Sentences by what they are told to be."""
 
 
-def recombined(sentences: list[list[str]], chance: random.Random) -> Iterator[list[str]]:
+def talks(chance: random.Random) -> Parts:
+    """For the students of IWSLT'14."""
+    sentences = [line.split() for line in read_lines(TALKS / "train.de")]
+    return {
+        "as they are": sentences,
+        "recombined": recombined(sentences, chance, variants=2),
+        "clauses": (clause.split() for clause in clauses(sentences, full_stop=" .")),
+        "everyday": like_talks(shuffled(read_lines(TATOEBA / "train.de"), chance), 60_000, fewest=6),
+        "speeches": like_talks(shuffled(read_lines(EUROPARL / "train.de.xz"), chance), 20_000, fewest=8),
+    }
+
+
+def everyday(chance: random.Random) -> Parts:
+    """For the students of de-en.toml: their teacher has not read every third speech."""
+    texts = (read_lines(TATOEBA / f"{part}.de") for part in ("train", "extra"))
+    sentences = [line.split() for line in chain.from_iterable(texts)]
+    unread = [line.split() for line in islice(read_lines(EUROPARL / "train.de.xz"), 2, None, 3)]
+    chance.shuffle(unread)
+    short = (clause for clause in clauses(unread, full_stop=".") if clause.count(" ") < 15)
+    return {
+        "as they are": sentences,
+        "recombined": recombined(sentences, chance, variants=4),
+        "clauses of speeches": (clause.split() for clause in islice(short, 150_000)),
+        "speeches": unread[:250_000],
+    }
+
+
+SETS: dict[str, Callable[[random.Random], Parts]] = {"talks": talks, "everyday": everyday}
+HELD_OUT = {"talks": TALKS, "everyday": TATOEBA}
+"""Where the validation and test text is."""
+
+
+def recombined(sentences: list[Sentence], chance: random.Random, variants: int) -> Iterator[Sentence]:
     """Each sentence with a comma up to one of them, and then another sentence from there on."""
-    rests: dict[str, list[list[str]]] = defaultdict(list)
+    rests: dict[str, list[Sentence]] = defaultdict(list)
     for words in sentences:
         for place in commas(words):
             rests[words[place + 1]].append(words[place + 1 :])
     for words in sentences:
         places = commas(words)
-        for _ in range(VARIANTS if places else 0):
+        for _ in range(variants if places else 0):
             place = chance.choice(places)
             yield words[: place + 1] + chance.choice(rests[words[place + 1]])
 
 
-def clauses(sentences: list[list[str]]) -> Iterator[list[str]]:
-    """What stands between the commas of a sentence, each with a full stop."""
+def clauses(sentences: list[Sentence], full_stop: str) -> Iterator[str]:
+    """What stands between the commas of a sentence; where the full stop is no word of its own, as people write it."""
+    tokenised = full_stop.startswith(" ")
     for words in sentences:
         places = [-1, *commas(words), len(words) - 1]
-        for start, stop in pairwise(places):
-            clause = words[start + 1 : stop]
-            if len(places) > 2 and len(clause) >= CLAUSE_WORDS and all(word[0].isalnum() for word in clause):
-                yield [*clause, "."]
+        for start, stop in pairwise(places if len(places) > 2 else []):
+            clause = words[start + 1 : stop] if tokenised else [*words[start + 1 : stop], words[stop][:-1]]
+            if len(clause) >= CLAUSE_WORDS and all(word[:1].isalnum() for word in clause):
+                text = " ".join(clause)
+                yield (text if tokenised else text[0].upper() + text[1:]) + full_stop
 
 
-def commas(words: list[str]) -> list[int]:
-    """Where the commas of a sentence are, those at its edges left out."""
-    return [place for place in range(1, len(words) - 3) if words[place] == ","]
+def commas(words: Sentence) -> list[int]:
+    """Where the commas of a sentence are, words of their own or not, those near its edges left out."""
+    return [place for place in range(1, len(words) - 3) if words[place].endswith(",")]
 
 
-def others(text: Path, count: int, fewest: int, most: int, chance: random.Random) -> Iterator[list[str]]:
-    """Some of another text's sentences, as the talks are written."""
+def shuffled(lines: Iterable[str], chance: random.Random) -> list[str]:
+    """In another order."""
+    found = list(lines)
+    chance.shuffle(found)
+    return found
+
+
+def like_talks(lines: list[str], count: int, fewest: int, most: int = 40) -> Iterator[Sentence]:
+    """Sentences of so many tokens, written as the talks are."""
     from sacremoses import MosesTokenizer
 
     tokenise = MosesTokenizer(lang="de").tokenize
-    lines = list(read_lines(text))
-    chance.shuffle(lines)
     tokenised = (tokenise(line.lower()) for line in lines)
     return islice((words for words in tokenised if fewest <= len(words) <= most), count)
 
@@ -74,19 +116,12 @@ def others(text: Path, count: int, fewest: int, most: int, chance: random.Random
 def main() -> None:
     """Write the text, and tell how much of what it holds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("set", choices=SETS)
     parser.add_argument("out", type=Path)
-    out = parser.parse_args().out
-    chance = random.Random(1)
-    sentences = [line.split() for line in read_lines(TALKS / "train.de")]
-    parts: dict[str, Iterable[list[str]]] = {
-        "as they are": sentences,
-        "recombined": recombined(sentences, chance),
-        "clauses": clauses(sentences),
-        **{str(text): others(text, *limits, chance) for text, limits in OTHERS.items()},
-    }
-    written = {line for part in ("valid.de", "test.de") for line in read_lines(TALKS / part)}
-    with whole_file(out) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
-        for name, part in parts.items():
+    options = parser.parse_args()
+    written = {line for part in ("valid.de", "test.de") for line in read_lines(HELD_OUT[options.set] / part)}
+    with whole_file(options.out) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
+        for name, part in SETS[options.set](random.Random(1)).items():
             fresh = [line for line in dict.fromkeys(map(" ".join, part)) if line not in written]
             written.update(fresh)
             file.writelines(line + "\n" for line in fresh)

@@ -116,6 +116,7 @@ REFUSALS = {
     "[train]\nlearning_rate = nan": "train: learning_rate must be above 0",
     "[train]\nadam_beta2 = 1.5": "train: adam_beta1 and adam_beta2 must be at least 0 and below 1, "
     "adam_epsilon above 0",
+    '[train]\nonly = "local"': "train: only leaves weights as they are, so start_from must say where they come from",
     "[train]\nclip_norm = -1": "train: weight_decay and clip_norm must not be negative",
     "[decode]\nlength_penalty = nan": "decode: length_penalty must be a finite number",
     "[objective]\nalpha = 1.1": "objective: alpha must be 0 to 1",

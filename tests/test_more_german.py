@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import lzma
 import random
 import sys
 from pathlib import Path
@@ -26,32 +27,62 @@ def more_german() -> ModuleType:
 
 def test_sentences_exchange_what_follows_a_comma(more_german: ModuleType) -> None:
     sentences = [line.split() for line in TALKS]
-    made = {" ".join(words) for seed in range(9) for words in more_german.recombined(sentences, random.Random(seed))}
+    made = {" ".join(words) for seed in range(9) for words in more_german.recombined(sentences, random.Random(seed), 2)}
     starts, rests = ("ich denke", "wir hoffen sehr"), ("es regnet .", "die sonne für uns scheint .")
     assert made == {f"{start} , dass {rest}" for start in starts for rest in rests}
 
 
 def test_clauses_of_some_words_become_sentences(more_german: ModuleType) -> None:
-    found = [" ".join(words) for words in more_german.clauses([line.split() for line in TALKS])]
-    assert found == ["dass die sonne für uns scheint ."]
+    assert list(more_german.clauses([line.split() for line in TALKS], " .")) == ["dass die sonne für uns scheint ."]
+    written = ["Wir hoffen sehr, dass die Sonne für uns scheint!", "Ich denke, dass es regnet."]
+    assert list(more_german.clauses([line.split() for line in written], ".")) == ["Dass die Sonne für uns scheint."]
 
 
-def test_the_page_with_nothing_twice(
+def test_the_talks_with_nothing_twice(
     more_german: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("sacremoses")
-    (tmp_path / "train.de").write_text("\n".join([*TALKS, TALKS[0]]) + "\n", encoding="utf-8")
-    (tmp_path / "valid.de").write_text("ich denke , dass die sonne für uns scheint .\n", encoding="utf-8")
-    (tmp_path / "test.de").write_text("so ist es .\n", encoding="utf-8")
-    (tmp_path / "other.de").write_text("„Ja!“, sagt Tom's Frau.\nNein.\n", encoding="utf-8")
-    monkeypatch.setattr(more_german, "TALKS", tmp_path)
-    monkeypatch.setattr(more_german, "OTHERS", {tmp_path / "other.de": (5, 3, 40)})
-    monkeypatch.setattr(sys, "argv", ["more_german.py", str(tmp_path / "more.de")])
-    more_german.main()
-    lines = (tmp_path / "more.de").read_text(encoding="utf-8").splitlines()
+    write(tmp_path / "train.de", *TALKS, TALKS[0])
+    write(tmp_path / "valid.de", "ich denke , dass die sonne für uns scheint .")
+    write(tmp_path / "test.de", "so ist es .")
+    write(tmp_path / "other" / "train.de", "„Ja!“, sagt Tom's Frau.", "Nein.")
+    write(tmp_path / "speeches" / "train.de.xz")
+    lines = written(more_german, "talks", tmp_path, monkeypatch)
     assert lines[:2] == TALKS[:2]
     assert lines[-1] == "„ ja ! “ , sagt tom &apos; s frau ."
     assert len(set(lines)) == len(lines)
     assert "so ist es ." not in lines
     assert "ich denke , dass die sonne für uns scheint ." not in lines
     assert "2 as they are" in capsys.readouterr().out
+
+
+def test_everyday_sentences_and_speeches_that_nobody_has_read(
+    more_german: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "other" / "train.de", "Ich denke, dass es bald regnet.", "Er hofft sehr, dass die Sonne scheint.")
+    write(tmp_path / "other" / "extra.de", "Ja.")
+    write(tmp_path / "other" / "valid.de", "Ich denke, dass die Sonne scheint.")
+    write(tmp_path / "other" / "test.de", "Ja.")
+    speech = "Der Haushalt ist ausgeglichen, weil wir in diesem Jahr gespart haben."
+    write(tmp_path / "speeches" / "train.de.xz", "Erstens.", "Zweitens.", speech, "Viertens.")
+    lines = written(more_german, "everyday", tmp_path, monkeypatch)
+    assert lines[2:] == [
+        "Er hofft sehr, dass es bald regnet.", "Weil wir in diesem Jahr gespart haben.", speech,
+    ]  # fmt: skip
+
+
+def write(path: Path, *lines: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    content = "".join(line + "\n" for line in lines).encode()
+    path.write_bytes(lzma.compress(content) if path.suffix == ".xz" else content)
+
+
+def written(module: ModuleType, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the script writes where the texts are in a folder."""
+    places = {"TALKS": folder, "TATOEBA": folder / "other", "EUROPARL": folder / "speeches"}
+    for constant, place in places.items():
+        monkeypatch.setattr(module, constant, place)
+    monkeypatch.setattr(module, "HELD_OUT", {"talks": folder, "everyday": folder / "other"})
+    monkeypatch.setattr(sys, "argv", ["more_german.py", name, str(folder / "more.de")])
+    module.main()
+    return (folder / "more.de").read_text(encoding="utf-8").splitlines()

@@ -191,6 +191,27 @@ def test_a_student_starts_from_its_teacher(prepared: tuple[Recipe, Path], tmp_pa
         train(student, "", tmp_path / "other", tmp_path / "no", CPU)
 
 
+def test_weights_that_are_not_to_be_learnt_stay_bit_for_bit(prepared: tuple[Recipe, Path], tmp_path: Path) -> None:
+    base, data = prepared
+    model = train(with_train(base, steps=2), "", data, tmp_path / "first", CPU)
+    recipe = with_train(base, steps=3, start_from=str(model), only="local.initial body.decoder.layers.0.cross.")
+    learnt, before = weights_of(train(recipe, "", data, tmp_path / "some", CPU)), weights_of(model)
+    changed = {name for name, tensor in learnt.items() if not torch.equal(tensor, before[name])}
+    assert changed == {name for name in before if name.startswith(("local.initial", "body.decoder.layers.0.cross."))}
+
+    stopped = with_train(recipe, steps=3, validate_every=1)
+    train(with_train(stopped, steps=2), "", data, tmp_path / "resumed", CPU)
+    train(stopped, "", data, tmp_path / "resumed", CPU, resume=True)
+    assert equal_weights(tmp_path / "some/checkpoints/step-3", tmp_path / "resumed/checkpoints/step-3")
+
+    told = (
+        r"no weight's name begins with 'body.decodr' \(did you mean 'body.decoder'\?\); names begin with body.tables,"
+    )
+    with pytest.raises(UserError, match=told):
+        train(with_train(recipe, only="body.decodr"), "", data, tmp_path / "no", CPU)
+    assert not (tmp_path / "no").exists()
+
+
 def whole_lines(run: Path) -> list[dict[str, float]]:
     """The log of a run that is still being written: the last line may be cut."""
     if not (run / "log.jsonl").exists():
