@@ -330,8 +330,8 @@ def detokenised_bleu(folder: Path, reference: Path, language: str) -> dict[str, 
     return {name: evaluate(lines, references).bleu for name, lines in texts.items()}
 
 
-def main() -> int:
-    """Run, then score."""
+def build_parser() -> argparse.ArgumentParser:
+    """What the command line may say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path)
     parser.add_argument("run", type=Path, help="directory for everything that is made")
@@ -356,7 +356,12 @@ def main() -> int:
     )
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="[NAME:]SECTION.KEY=VALUE",
                         help="a setting for all systems, or for those named, for example lat or cmlm*")  # fmt: skip
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    """Run, then score."""
+    options = build_parser().parse_args()
     try:
         require_tests(options.test)
         options.run.mkdir(parents=True, exist_ok=True)

@@ -11,19 +11,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).parent.parent
+from scripts import ROOT, load_script
 
 
 @pytest.fixture
 def compare() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("compare_recipe", ROOT / "recipes" / "compare.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load_script("recipes/compare.py")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import lzma
 import random
 import sys
@@ -10,19 +9,14 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from scripts import load_script
 
-ROOT = Path(__file__).parent.parent
 TALKS = ["ich denke , dass es regnet .", "wir hoffen sehr , dass die sonne für uns scheint .", "so ist es ."]
 
 
 @pytest.fixture
 def more_german() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("more_german", ROOT / "recipes" / "more_german.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("recipes/more_german.py")
 
 
 def test_sentences_exchange_what_follows_a_comma(more_german: ModuleType) -> None:
