@@ -42,10 +42,15 @@ MAY_CHANGE_ON_RESUME = (
 )  # fmt: skip
 
 
-def start_run(run: Path, recipe: Recipe, recipe_text: str, info: ModelInfo, data: Path) -> None:
-    """Create a run directory; an existing one is never touched."""
+def require_new(run: Path) -> None:
+    """Refuse a run directory that is there already."""
     if run.exists():
         raise UserError(f"{run}: exists already; add --resume to go on with it, or choose another name")
+
+
+def start_run(run: Path, recipe: Recipe, recipe_text: str, info: ModelInfo, data: Path) -> None:
+    """Create a run directory; an existing one is never touched."""
+    require_new(run)
     _require_extras(recipe)
     with whole_directory(run) as partial:
         (partial / "checkpoints").mkdir()

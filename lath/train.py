@@ -24,6 +24,7 @@ from torch import Tensor
 
 from lath.batches import Batch, cut_rows, deal_rows, make_batch, plan_epoch, row_lengths, sort_by_length
 from lath.checkpoint import (
+    Checkpoint,
     ModelInfo,
     TrainState,
     average_weights,
@@ -46,7 +47,7 @@ from lath.log import Log, UpdateResult, validation_costs
 from lath.model import Model, build_model
 from lath.objective import LossParts, Totals, draw_examples, loss_share
 from lath.progress import Bar
-from lath.run import average_run, resume_run, start_run
+from lath.run import average_run, require_new, resume_run, start_run
 from lath.stopping import require_finite
 from lath.vocab import load_vocabs, same_tokens
 
@@ -130,11 +131,16 @@ def adopt_weights(model: Model, weights: dict[str, Tensor]) -> None:
     """Replace a fresh model's weights by those of another model wherever name and shape fit.
 
     The kinds share encoder, decoder and embeddings; the length predictor and the local translator are new to what a
-    teacher of kind AT knows, and so are further layers.
+    teacher of kind AT knows, and so are further layers. What is new must be learnt.
     """
     for name, parameter in model.named_parameters():
         if name in weights and weights[name].shape == parameter.shape:
             parameter.copy_(weights[name])
+        elif not parameter.requires_grad:
+            raise UserError(
+                f"train.only: {name} is not to be learnt, but the model of train.start_from has no such weights; "
+                f"name them too, or start from another model"
+            )
 
 
 def learn_only(model: Model, beginnings: str) -> None:
@@ -274,16 +280,18 @@ def train(
     Every rank of `world` calls this, on the same data and the same run directory.
     """
     corpus, valid = together(world, lambda: _open_corpora(recipe, data))
-    learner = build_learner(recipe, data, device, world)
-    weights: dict[str, Tensor] = {}
+    # Whatever may be refused comes before a run directory is made, and what is told fastest comes first.
+    checkpoint: Checkpoint | None = None
     if resume:
         checkpoint = lead(world, lambda: resume_run(run, recipe, data))
     else:
-        checkpoint = None
-        weights = together(world, lambda: starting_weights(recipe, data))
+        lead(world, lambda: require_new(run))
+    learner = together(world, lambda: build_learner(recipe, data, device, world))
+    if checkpoint is None:  # a new run, or one that was stopped before its first checkpoint
+        together(world, lambda: adopt_weights(learner.model, starting_weights(recipe, data)))
+    if not resume:
         lead(world, lambda: start_run(run, recipe, recipe_text, _model_info(recipe, data), data))
     vocabs = load_vocabs(data)
-    adopt_weights(learner.model, weights)
     state = TrainState(step=0, epoch=0, batch=0, valid_loss=None)
     if checkpoint is not None:
         saved = checkpoint

@@ -52,7 +52,7 @@ class System:
 
     @property
     def could_teach(self) -> bool:
-        """Whether it has learnt from people's text alone, as teachers do; the others are students."""
+        """An AT model on people's text is a teacher, of this or another seed; all others are students."""
         return self.text == "raw" and AT in self.settings
 
 

@@ -11,7 +11,7 @@ these, and behind them what is new:
 `talks` is for the students of IWSLT'14 and needs sacremoses (pip install 'lath[paper]'): everyday sentences (Tatoeba)
 and speeches (Europarl) are tokenised and lower-cased like the talks. `everyday` is for those of de-en.toml, who read
 everyday sentences first of all, and of the speeches those that their teacher has not read. No line is written twice,
-and none of the validation and test text is.
+and none of these texts' validation and test parts is.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def everyday(chance: random.Random) -> Parts:
 
 
 SETS: dict[str, Callable[[random.Random], Parts]] = {"talks": talks, "everyday": everyday}
-HELD_OUT = {"talks": TALKS, "everyday": TATOEBA}
+HELD_OUT = {"talks": [TALKS], "everyday": [TATOEBA, EUROPARL]}
 """Where the validation and test text is."""
 
 
@@ -119,7 +119,8 @@ def main() -> None:
     parser.add_argument("set", choices=SETS)
     parser.add_argument("out", type=Path)
     options = parser.parse_args()
-    written = {line for part in ("valid.de", "test.de") for line in read_lines(HELD_OUT[options.set] / part)}
+    held_out = [folder / part for folder in HELD_OUT[options.set] for part in ("valid.de", "test.de")]
+    written = set(chain.from_iterable(map(read_lines, held_out)))
     with whole_file(options.out) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
         for name, part in SETS[options.set](random.Random(1)).items():
             fresh = [line for line in dict.fromkeys(map(" ".join, part)) if line not in written]

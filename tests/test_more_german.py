@@ -58,7 +58,9 @@ def test_everyday_sentences_and_speeches_that_nobody_has_read(
     write(tmp_path / "other" / "valid.de", "Ich denke, dass die Sonne scheint.")
     write(tmp_path / "other" / "test.de", "Ja.")
     speech = "Der Haushalt ist ausgeglichen, weil wir in diesem Jahr gespart haben."
-    write(tmp_path / "speeches" / "train.de.xz", "Erstens.", "Zweitens.", speech, "Viertens.")
+    write(tmp_path / "speeches" / "train.de.xz", "Erstens.", "Zweitens.", speech, "Viertens.", "Fünftens.", "Danke.")
+    write(tmp_path / "speeches" / "valid.de", "Danke.")
+    write(tmp_path / "speeches" / "test.de", "Bitte.")
     lines = written(more_german, "everyday", tmp_path, monkeypatch)
     assert lines[2:] == [
         "Er hofft sehr, dass es bald regnet.", "Weil wir in diesem Jahr gespart haben.", speech,
@@ -76,7 +78,8 @@ def written(module: ModuleType, name: str, folder: Path, monkeypatch: pytest.Mon
     places = {"TALKS": folder, "TATOEBA": folder / "other", "EUROPARL": folder / "speeches"}
     for constant, place in places.items():
         monkeypatch.setattr(module, constant, place)
-    monkeypatch.setattr(module, "HELD_OUT", {"talks": folder, "everyday": folder / "other"})
+    held_out = {"talks": [folder], "everyday": [folder / "other", folder / "speeches"]}
+    monkeypatch.setattr(module, "HELD_OUT", held_out)
     monkeypatch.setattr(sys, "argv", ["more_german.py", name, str(folder / "more.de")])
     module.main()
     return (folder / "more.de").read_text(encoding="utf-8").splitlines()

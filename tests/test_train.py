@@ -8,6 +8,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -209,7 +210,26 @@ def test_weights_that_are_not_to_be_learnt_stay_bit_for_bit(prepared: tuple[Reci
     )
     with pytest.raises(UserError, match=told):
         train(with_train(recipe, only="body.decodr"), "", data, tmp_path / "no", CPU)
+    teacher = dataclasses.replace(base, network=dataclasses.replace(base.network, kind="AT"))
+    start = str(train(with_train(teacher, steps=1), "", data, tmp_path / "teacher", CPU))
+    told = "length.table.weight is not to be learnt, but the model of train.start_from has no such weights; name them"
+    with pytest.raises(UserError, match=told):
+        train(with_train(recipe, only="body local", start_from=start), "", data, tmp_path / "no", CPU)
     assert not (tmp_path / "no").exists()
+
+
+def test_a_run_stopped_before_its_first_checkpoint_still_begins_with_the_weights_it_was_given(
+    prepared: tuple[Recipe, Path], tmp_path: Path
+) -> None:
+    base, data = prepared
+    model = train(with_train(base, steps=2), "", data, tmp_path / "first", CPU)
+    recipe = with_train(base, steps=2, start_from=str(model))
+    train(recipe, "", data, tmp_path / "whole", CPU)
+    train(recipe, "", data, tmp_path / "stopped", CPU)
+    for folder in ("model", "checkpoints/step-2"):  # as a kill in the first update would leave it
+        shutil.rmtree(tmp_path / "stopped" / folder)
+    train(recipe, "", data, tmp_path / "stopped", CPU, resume=True)
+    assert equal_weights(tmp_path / "whole/checkpoints/step-2", tmp_path / "stopped/checkpoints/step-2")
 
 
 def whole_lines(run: Path) -> list[dict[str, float]]:
