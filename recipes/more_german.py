@@ -5,6 +5,8 @@ these, and behind them what is new:
 
     recombined  sentences that exchange what follows a comma where it begins with the same word:
                 "X, dass A" and "Y, dass B" become "X, dass B"
+    crossed     sentences that exchange what follows two words they share, if a sentence may end so:
+                "Wir fuhren mit dem Zug." and "Er kam mit dem Auto." become "Wir fuhren mit dem Auto."
     clauses     what stands between commas, as sentences of their own
     others      sentences of other texts
 
@@ -57,8 +59,9 @@ def everyday(chance: random.Random) -> Parts:
     return {
         "as they are": sentences,
         "recombined": recombined(sentences, chance, variants=4),
-        "clauses of speeches": (clause.split() for clause in islice(short, 150_000)),
-        "speeches": unread[:250_000],
+        "crossed": crossed(sentences, chance, variants=12),
+        "clauses of speeches": (clause.split() for clause in islice(short, 100_000)),
+        "speeches": unread[:200_000],
     }
 
 
@@ -78,6 +81,25 @@ def recombined(sentences: list[Sentence], chance: random.Random, variants: int) 
         for _ in range(variants if places else 0):
             place = chance.choice(places)
             yield words[: place + 1] + chance.choice(rests[words[place + 1]])
+
+
+def crossed(sentences: list[Sentence], chance: random.Random, variants: int) -> Iterator[Sentence]:
+    """Each sentence up to a pair of its words, and then another sentence from the same pair on.
+
+    Much of that is no German: a verb and what ends its sentence have to go together. So the second word, often the
+    verb, and the last, often the rest of it, must be those of some sentence, and the last sign that of this one.
+    """
+    rests: dict[tuple[str, str], list[Sentence]] = defaultdict(list)
+    for words in sentences:
+        for place in range(2, len(words)):
+            rests[words[place - 2], words[place - 1]].append(words[place:])
+    frames = {(words[1], words[-1]) for words in sentences if len(words) > 2}
+    for words in sentences:
+        for _ in range(variants if len(words) > 2 else 0):
+            place = chance.randrange(2, len(words))
+            made = words[:place] + chance.choice(rests[words[place - 2], words[place - 1]])
+            if (made[1], made[-1]) in frames and made[-1][-1] == words[-1][-1]:
+                yield made
 
 
 def clauses(sentences: list[Sentence], full_stop: str) -> Iterator[str]:

@@ -26,6 +26,14 @@ def test_sentences_exchange_what_follows_a_comma(more_german: ModuleType) -> Non
     assert made == {f"{start} , dass {rest}" for start in starts for rest in rests}
 
 
+def test_sentences_cross_where_they_share_two_words(more_german: ModuleType) -> None:
+    lines = ["Wir fuhren mit dem Zug.", "Er kam mit dem Auto.", "Sie fuhren alle im Auto.", "Kam er mit dem Bus?"]
+    sentences = [line.split() for line in lines]
+    made = {" ".join(words) for seed in range(20) for words in more_german.crossed(sentences, random.Random(seed), 2)}
+    # "Er kam mit dem Zug." is left out, for no sentence ends so after "kam"; a question does not become a statement.
+    assert made - set(lines) == {"Wir fuhren mit dem Auto."}
+
+
 def test_clauses_of_some_words_become_sentences(more_german: ModuleType) -> None:
     assert list(more_german.clauses([line.split() for line in TALKS], " .")) == ["dass die sonne für uns scheint ."]
     written = ["Wir hoffen sehr, dass die Sonne für uns scheint!", "Ich denke, dass es regnet."]
