@@ -1,26 +1,28 @@
-"""More German for students to read: python recipes/more_german.py talks data/iwslt14_deen_53k/more.de
+"""More text for students to read: python recipes/more_text.py everyday de data/de-en/more.de
 
-A teacher can translate any German, so its students need not stop at the sentences that it learnt from. Written are
-these, and behind them what is new:
+A teacher can translate any text of its language, so its students need not stop at the sentences that it learnt from.
+Written are these, and behind them what is new:
 
     recombined  sentences that exchange what follows a comma where it begins with the same word:
                 "X, dass A" and "Y, dass B" become "X, dass B"
     crossed     sentences that exchange what follows two words they share, if a sentence may end so:
                 "Wir fuhren mit dem Zug." and "Er kam mit dem Auto." become "Wir fuhren mit dem Auto."
     clauses     what stands between commas, as sentences of their own
+    renamed     sentences with other names in them: students see few names, and lose them
     others      sentences of other texts
 
 `talks` is for the students of IWSLT'14 and needs sacremoses (pip install 'lath[paper]'): everyday sentences (Tatoeba)
-and speeches (Europarl) are tokenised and lower-cased like the talks. `everyday` is for those of de-en.toml, who read
-everyday sentences first of all, and of the speeches those that their teacher has not read. No line is written twice,
-and none of these texts' validation and test parts is.
+and speeches (Europarl) are tokenised and lower-cased like the talks. `short` is for those of tatoeba.toml. `everyday`
+is for those of de-en.toml and en-de.toml, who read everyday sentences first of all, and of the speeches those that
+their teacher has not read. No line is written twice, and none of these texts' validation and test parts is.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -31,43 +33,60 @@ DATA = Path("data")
 TALKS, TATOEBA, EUROPARL = DATA / "iwslt14_deen_53k", DATA / "tatoeba_deen", DATA / "europarl_deen"
 CLAUSE_WORDS = 6
 """A shorter clause is no sentence."""
+WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
+RARE = 50
+"""A name that is written more often than this in the training text is one that students know."""
 
 Sentence = list[str]
 Parts = dict[str, Iterable[Sentence]]
 """Sentences by what they are told to be."""
 
 
-def talks(chance: random.Random) -> Parts:
+def talks(language: str, chance: random.Random) -> Parts:
     """For the students of IWSLT'14."""
-    sentences = [line.split() for line in read_lines(TALKS / "train.de")]
+    sentences = [line.split() for line in read_lines(TALKS / f"train.{language}")]
+    short, long = TATOEBA / f"train.{language}", EUROPARL / f"train.{language}.xz"
     return {
         "as they are": sentences,
         "recombined": recombined(sentences, chance, variants=2),
         "clauses": (clause.split() for clause in clauses(sentences, full_stop=" .")),
-        "everyday": like_talks(shuffled(read_lines(TATOEBA / "train.de"), chance), 60_000, fewest=6),
-        "speeches": like_talks(shuffled(read_lines(EUROPARL / "train.de.xz"), chance), 20_000, fewest=8),
+        "everyday": like_talks(shuffled(read_lines(short), chance), language, 60_000, fewest=6),
+        "speeches": like_talks(shuffled(read_lines(long), chance), language, 20_000, fewest=8),
     }
 
 
-def everyday(chance: random.Random) -> Parts:
-    """For the students of de-en.toml: their teacher has not read every third speech."""
-    texts = (read_lines(TATOEBA / f"{part}.de") for part in ("train", "extra"))
-    sentences = [line.split() for line in chain.from_iterable(texts)]
-    unread = [line.split() for line in islice(read_lines(EUROPARL / "train.de.xz"), 2, None, 3)]
-    chance.shuffle(unread)
-    short = (clause for clause in clauses(unread, full_stop=".") if clause.count(" ") < 15)
+def short(language: str, chance: random.Random) -> Parts:
+    """For the students of tatoeba.toml."""
+    sentences = list(everyday_sentences(language))
     return {
         "as they are": sentences,
         "recombined": recombined(sentences, chance, variants=4),
         "crossed": crossed(sentences, chance, variants=12),
-        "clauses of speeches": (clause.split() for clause in islice(short, 100_000)),
-        "speeches": unread[:200_000],
     }
 
 
-SETS: dict[str, Callable[[random.Random], Parts]] = {"talks": talks, "everyday": everyday}
-HELD_OUT = {"talks": [TALKS], "everyday": [TATOEBA, EUROPARL]}
+def everyday(language: str, chance: random.Random) -> Parts:
+    """For the students of de-en.toml and en-de.toml: their teachers have not read every third speech."""
+    unread = [line.split() for line in islice(read_lines(EUROPARL / f"train.{language}.xz"), 2, None, 3)]
+    chance.shuffle(unread)
+    brief = (clause for clause in clauses(unread, full_stop=".") if clause.count(" ") < 15)
+    return {
+        **short(language, chance),
+        "clauses of speeches": (clause.split() for clause in islice(brief, 100_000)),
+        "speeches": unread[:200_000],
+        "renamed": islice(renamed(unread, shared_names(), chance, variants=6), 100_000),
+    }
+
+
+SETS: dict[str, Callable[[str, random.Random], Parts]] = {"talks": talks, "short": short, "everyday": everyday}
+HELD_OUT = {"talks": [TALKS], "short": [TATOEBA], "everyday": [TATOEBA, EUROPARL]}
 """Where the validation and test text is."""
+
+
+def everyday_sentences(language: str) -> Iterator[Sentence]:
+    """What the teachers of tatoeba.toml and de-en.toml have read of Tatoeba, and what was left over for students."""
+    texts = (read_lines(TATOEBA / f"{part}.{language}") for part in ("train", "extra"))
+    return (line.split() for line in chain.from_iterable(texts))
 
 
 def recombined(sentences: list[Sentence], chance: random.Random, variants: int) -> Iterator[Sentence]:
@@ -114,6 +133,34 @@ def clauses(sentences: list[Sentence], full_stop: str) -> Iterator[str]:
                 yield (text if tokenised else text[0].upper() + text[1:]) + full_stop
 
 
+def renamed(
+    sentences: Iterable[Sentence], names: list[str], chance: random.Random, variants: int
+) -> Iterator[Sentence]:
+    """Sentences that have names in them, with others instead; a name that comes twice becomes one other name."""
+    known = set(names)
+    for words in sentences:
+        text = " ".join(words)
+        found = sorted(known.intersection(WORD.findall(text)))
+        for _ in range(variants if found else 0):
+            yield exchanged(text, {name: chance.choice(names) for name in found}).split()
+
+
+def exchanged(text: str, others: dict[str, str]) -> str:
+    """With other words for some."""
+    return WORD.sub(lambda word: others.get(word[0], word[0]), text)
+
+
+def shared_names() -> list[str]:
+    """Rare words that both languages write alike, with a capital and never without: what these are is names."""
+    counts = []
+    for language in ("de", "en"):
+        speeches = read_lines(EUROPARL / f"train.{language}.xz")
+        words = chain.from_iterable(everyday_sentences(language)), chain.from_iterable(map(str.split, speeches))
+        counts.append(Counter(chain.from_iterable(map(WORD.findall, chain.from_iterable(words)))))
+    both = (word for word in counts[0] if word in counts[1] and len(word) > 3 and word.istitle())
+    return sorted(word for word in both if all(count[word] <= RARE and word.lower() not in count for count in counts))
+
+
 def commas(words: Sentence) -> list[int]:
     """Where the commas of a sentence are, words of their own or not, those near its edges left out."""
     return [place for place in range(1, len(words) - 3) if words[place].endswith(",")]
@@ -126,11 +173,11 @@ def shuffled(lines: Iterable[str], chance: random.Random) -> list[str]:
     return found
 
 
-def like_talks(lines: list[str], count: int, fewest: int, most: int = 40) -> Iterator[Sentence]:
+def like_talks(lines: list[str], language: str, count: int, fewest: int, most: int = 40) -> Iterator[Sentence]:
     """Sentences of so many tokens, written as the talks are."""
     from sacremoses import MosesTokenizer
 
-    tokenise = MosesTokenizer(lang="de").tokenize
+    tokenise = MosesTokenizer(lang=language).tokenize
     tokenised = (tokenise(line.lower()) for line in lines)
     return islice((words for words in tokenised if fewest <= len(words) <= most), count)
 
@@ -139,12 +186,13 @@ def main() -> None:
     """Write the text, and tell how much of what it holds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("set", choices=SETS)
+    parser.add_argument("language", choices=("de", "en"))
     parser.add_argument("out", type=Path)
     options = parser.parse_args()
-    held_out = [folder / part for folder in HELD_OUT[options.set] for part in ("valid.de", "test.de")]
+    held_out = [folder / f"{part}.{options.language}" for folder in HELD_OUT[options.set] for part in ("valid", "test")]
     written = set(chain.from_iterable(map(read_lines, held_out)))
     with whole_file(options.out) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
-        for name, part in SETS[options.set](random.Random(1)).items():
+        for name, part in SETS[options.set](options.language, random.Random(1)).items():
             fresh = [line for line in dict.fromkeys(map(" ".join, part)) if line not in written]
             written.update(fresh)
             file.writelines(line + "\n" for line in fresh)

@@ -1,4 +1,4 @@
-"""recipes/more_german.py: new sentences are made of old ones as its page says."""
+"""recipes/more_text.py: new sentences are made of old ones as its page says."""
 
 from __future__ import annotations
 
@@ -15,33 +15,42 @@ TALKS = ["ich denke , dass es regnet .", "wir hoffen sehr , dass die sonne für 
 
 
 @pytest.fixture
-def more_german() -> ModuleType:
-    return load_script("recipes/more_german.py")
+def more_text() -> ModuleType:
+    return load_script("recipes/more_text.py")
 
 
-def test_sentences_exchange_what_follows_a_comma(more_german: ModuleType) -> None:
+def test_sentences_exchange_what_follows_a_comma(more_text: ModuleType) -> None:
     sentences = [line.split() for line in TALKS]
-    made = {" ".join(words) for seed in range(9) for words in more_german.recombined(sentences, random.Random(seed), 2)}
+    made = {" ".join(words) for seed in range(9) for words in more_text.recombined(sentences, random.Random(seed), 2)}
     starts, rests = ("ich denke", "wir hoffen sehr"), ("es regnet .", "die sonne für uns scheint .")
     assert made == {f"{start} , dass {rest}" for start in starts for rest in rests}
 
 
-def test_sentences_cross_where_they_share_two_words(more_german: ModuleType) -> None:
+def test_sentences_cross_where_they_share_two_words(more_text: ModuleType) -> None:
     lines = ["Wir fuhren mit dem Zug.", "Er kam mit dem Auto.", "Sie fuhren alle im Auto.", "Kam er mit dem Bus?"]
     sentences = [line.split() for line in lines]
-    made = {" ".join(words) for seed in range(20) for words in more_german.crossed(sentences, random.Random(seed), 2)}
+    made = {" ".join(words) for seed in range(20) for words in more_text.crossed(sentences, random.Random(seed), 2)}
     # "Er kam mit dem Zug." is left out, for no sentence ends so after "kam"; a question does not become a statement.
     assert made - set(lines) == {"Wir fuhren mit dem Auto."}
 
 
-def test_clauses_of_some_words_become_sentences(more_german: ModuleType) -> None:
-    assert list(more_german.clauses([line.split() for line in TALKS], " .")) == ["dass die sonne für uns scheint ."]
+def test_clauses_of_some_words_become_sentences(more_text: ModuleType) -> None:
+    assert list(more_text.clauses([line.split() for line in TALKS], " .")) == ["dass die sonne für uns scheint ."]
     written = ["Wir hoffen sehr, dass die Sonne für uns scheint!", "Ich denke, dass es regnet."]
-    assert list(more_german.clauses([line.split() for line in written], ".")) == ["Dass die Sonne für uns scheint."]
+    assert list(more_text.clauses([line.split() for line in written], ".")) == ["Dass die Sonne für uns scheint."]
+
+
+def test_names_are_exchanged_for_others(more_text: ModuleType) -> None:
+    lines = ["Herr Swoboda, danke.", "Swoboda sagte: Danke, Swoboda!", "Nein."]
+    made = list(more_text.renamed([line.split() for line in lines], ["Swoboda", "Korhola"], random.Random(3), 3))
+    texts = {" ".join(words) for words in made}
+    assert len(made) == 6
+    assert texts <= {line.replace("Swoboda", name) for line in lines[:2] for name in ("Swoboda", "Korhola")}
+    assert "Herr Korhola, danke." in texts
 
 
 def test_the_talks_with_nothing_twice(
-    more_german: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    more_text: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("sacremoses")
     write(tmp_path / "train.de", *TALKS, TALKS[0])
@@ -49,7 +58,7 @@ def test_the_talks_with_nothing_twice(
     write(tmp_path / "test.de", "so ist es .")
     write(tmp_path / "other" / "train.de", "„Ja!“, sagt Tom's Frau.", "Nein.")
     write(tmp_path / "speeches" / "train.de.xz")
-    lines = written(more_german, "talks", tmp_path, monkeypatch)
+    lines = written(more_text, "talks", tmp_path, monkeypatch)
     assert lines[:2] == TALKS[:2]
     assert lines[-1] == "„ ja ! “ , sagt tom &apos; s frau ."
     assert len(set(lines)) == len(lines)
@@ -59,20 +68,25 @@ def test_the_talks_with_nothing_twice(
 
 
 def test_everyday_sentences_and_speeches_that_nobody_has_read(
-    more_german: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    more_text: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "other" / "train.de", "Ich denke, dass es bald regnet.", "Er hofft sehr, dass die Sonne scheint.")
     write(tmp_path / "other" / "extra.de", "Ja.")
     write(tmp_path / "other" / "valid.de", "Ich denke, dass die Sonne scheint.")
     write(tmp_path / "other" / "test.de", "Ja.")
-    speech = "Der Haushalt ist ausgeglichen, weil wir in diesem Jahr gespart haben."
-    write(tmp_path / "speeches" / "train.de.xz", "Erstens.", "Zweitens.", speech, "Viertens.", "Fünftens.", "Danke.")
+    speech = "Der Haushalt, Herr Swoboda, ist ausgeglichen, weil wir in diesem Jahr gespart haben."
+    write(tmp_path / "speeches" / "train.de.xz", "Erstens.", "Korhola: Danke.", speech, "Ja, danke.", "Nein.", "Danke.")
     write(tmp_path / "speeches" / "valid.de", "Danke.")
     write(tmp_path / "speeches" / "test.de", "Bitte.")
-    lines = written(more_german, "everyday", tmp_path, monkeypatch)
-    assert lines[2:] == [
+    write(tmp_path / "speeches" / "train.en.xz", "Firstly.", "Korhola: Danke.", "In balance, Mr Swoboda.", "Yes.")
+    write(tmp_path / "other" / "train.en", "I think it will rain.", "He hopes.")
+    write(tmp_path / "other" / "extra.en", "Yes.")
+    lines = written(more_text, "everyday", tmp_path, monkeypatch)
+    assert lines[2:5] == [
         "Er hofft sehr, dass es bald regnet.", "Weil wir in diesem Jahr gespart haben.", speech,
     ]  # fmt: skip
+    # "Danke" is no name, for it is also written without a capital.
+    assert lines[5:] == [speech.replace("Swoboda", "Korhola")]
 
 
 def write(path: Path, *lines: str) -> None:
@@ -86,8 +100,8 @@ def written(module: ModuleType, name: str, folder: Path, monkeypatch: pytest.Mon
     places = {"TALKS": folder, "TATOEBA": folder / "other", "EUROPARL": folder / "speeches"}
     for constant, place in places.items():
         monkeypatch.setattr(module, constant, place)
-    held_out = {"talks": [folder], "everyday": [folder / "other", folder / "speeches"]}
+    held_out = {"talks": [folder], "short": [folder / "other"], "everyday": [folder / "other", folder / "speeches"]}
     monkeypatch.setattr(module, "HELD_OUT", held_out)
-    monkeypatch.setattr(sys, "argv", ["more_german.py", name, str(folder / "more.de")])
+    monkeypatch.setattr(sys, "argv", ["more_text.py", name, "de", str(folder / "more.de")])
     module.main()
     return (folder / "more.de").read_text(encoding="utf-8").splitlines()
