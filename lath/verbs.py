@@ -6,6 +6,7 @@ Everything that needs torch is imported inside the verbs: help and mistakes answ
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -208,6 +209,11 @@ def run_show(arguments: argparse.Namespace) -> None:
         described = thing / OURS if is_exported(thing) else thing
         print(show(described, arguments.overrides))
         return
+    if os.path.isfile(arguments.sentence):  # for a Path, a long sentence would be an error
+        raise UserError(
+            f"{arguments.sentence}: a file and not a sentence; give the sentence itself, in quotes, "
+            f"or translate the file with lath translate {arguments.thing} {arguments.sentence}"
+        )
     from lath.translator import load
 
     translator = load(thing, arguments.device, arguments.precision)

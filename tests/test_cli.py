@@ -273,6 +273,11 @@ def test_what_cannot_be_told_apart_is_explained(shipped: Path, text: Path, capsy
             f"{missing}: no such file or model directory; a file is translated with lath translate FILE, "
             "a sentence with echo SENTENCE | lath translate"
         )
+    assert refused(capsys, "show", "de-en", text) == (
+        f"{text}: a file and not a sentence; give the sentence itself, in quotes, "
+        f"or translate the file with lath translate de-en {text}"
+    )
+    assert "Translation:" in ok(capsys, "show", "de-en", "lang " * 60)  # too long for the name of a file
     assert refused(capsys, "translate", "runs/none", text) == (
         "runs/none: no such model directory; `lath train` writes one as RUN/model"
     )
