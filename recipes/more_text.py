@@ -22,11 +22,13 @@ from __future__ import annotations
 import argparse
 import random
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice, pairwise
 from pathlib import Path
 
+from lath.errors import UserError
 from lath.files import read_lines, whole_file
 
 DATA = Path("data")
@@ -182,13 +184,8 @@ def like_talks(lines: list[str], language: str, count: int, fewest: int, most: i
     return islice((words for words in tokenised if fewest <= len(words) <= most), count)
 
 
-def main() -> None:
+def write(options: argparse.Namespace) -> None:
     """Write the text, and tell how much of what it holds."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("set", choices=SETS)
-    parser.add_argument("language", choices=("de", "en"))
-    parser.add_argument("out", type=Path)
-    options = parser.parse_args()
     held_out = [folder / f"{part}.{options.language}" for folder in HELD_OUT[options.set] for part in ("valid", "test")]
     written = set(chain.from_iterable(map(read_lines, held_out)))
     with whole_file(options.out) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
@@ -199,5 +196,19 @@ def main() -> None:
             print(f"{len(fresh):7,} {name}")
 
 
+def main() -> int:
+    """Write what is asked for, or tell what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("set", choices=SETS)
+    parser.add_argument("language", choices=("de", "en"))
+    parser.add_argument("out", type=Path)
+    try:
+        write(parser.parse_args())
+    except UserError as error:
+        print(f"more_text: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

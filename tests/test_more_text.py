@@ -89,6 +89,17 @@ def test_everyday_sentences_and_speeches_that_nobody_has_read(
     assert lines[5:] == [speech.replace("Swoboda", "Korhola")]
 
 
+def test_a_missing_text_is_told(
+    more_text: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["more_text.py", "short", "de", "more.de"])
+    assert more_text.main() == 2
+    missing = Path("data", "tatoeba_deen", "valid.de")
+    assert capsys.readouterr().err.startswith(f"more_text: error: {missing}: no such file; ")
+    assert not Path("more.de").exists()
+
+
 def write(path: Path, *lines: str) -> None:
     path.parent.mkdir(exist_ok=True)
     content = "".join(line + "\n" for line in lines).encode()
@@ -103,5 +114,5 @@ def written(module: ModuleType, name: str, folder: Path, monkeypatch: pytest.Mon
     held_out = {"talks": [folder], "short": [folder / "other"], "everyday": [folder / "other", folder / "speeches"]}
     monkeypatch.setattr(module, "HELD_OUT", held_out)
     monkeypatch.setattr(sys, "argv", ["more_text.py", name, "de", str(folder / "more.de")])
-    module.main()
+    assert module.main() == 0
     return (folder / "more.de").read_text(encoding="utf-8").splitlines()
