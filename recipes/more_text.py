@@ -47,19 +47,19 @@ Parts = dict[str, Iterable[Sentence]]
 def talks(language: str, chance: random.Random) -> Parts:
     """For the students of IWSLT'14."""
     sentences = [line.split() for line in read_lines(TALKS / f"train.{language}")]
-    short, long = TATOEBA / f"train.{language}", EUROPARL / f"train.{language}.xz"
+    tatoeba, europarl = read_lines(TATOEBA / f"train.{language}"), read_lines(EUROPARL / f"train.{language}.xz")
     return {
         "as they are": sentences,
         "recombined": recombined(sentences, chance, variants=2),
         "clauses": (clause.split() for clause in clauses(sentences, full_stop=" .")),
-        "everyday": like_talks(shuffled(read_lines(short), chance), language, 60_000, fewest=6),
-        "speeches": like_talks(shuffled(read_lines(long), chance), language, 20_000, fewest=8),
+        "everyday": like_talks(shuffled(tatoeba, chance), language, 60_000, fewest=6),
+        "speeches": like_talks(shuffled(europarl, chance), language, 20_000, fewest=8),
     }
 
 
 def short(language: str, chance: random.Random) -> Parts:
     """For the students of tatoeba.toml."""
-    sentences = list(everyday_sentences(language))
+    sentences = [line.split() for line in everyday_lines(language)]
     return {
         "as they are": sentences,
         "recombined": recombined(sentences, chance, variants=4),
@@ -69,8 +69,8 @@ def short(language: str, chance: random.Random) -> Parts:
 
 def everyday(language: str, chance: random.Random) -> Parts:
     """For the students of de-en.toml and en-de.toml: their teachers have not read every third speech."""
-    unread = [line.split() for line in islice(read_lines(EUROPARL / f"train.{language}.xz"), 2, None, 3)]
-    chance.shuffle(unread)
+    every_third = islice(read_lines(EUROPARL / f"train.{language}.xz"), 2, None, 3)
+    unread = [line.split() for line in shuffled(every_third, chance)]
     brief = (clause for clause in clauses(unread, full_stop=".") if clause.count(" ") < 15)
     return {
         **short(language, chance),
@@ -85,10 +85,9 @@ HELD_OUT = {"talks": [TALKS], "short": [TATOEBA], "everyday": [TATOEBA, EUROPARL
 """Where the validation and test text is."""
 
 
-def everyday_sentences(language: str) -> Iterator[Sentence]:
+def everyday_lines(language: str) -> Iterator[str]:
     """What the teachers of tatoeba.toml and de-en.toml have read of Tatoeba, and what was left over for students."""
-    texts = (read_lines(TATOEBA / f"{part}.{language}") for part in ("train", "extra"))
-    return (line.split() for line in chain.from_iterable(texts))
+    return chain.from_iterable(read_lines(TATOEBA / f"{part}.{language}") for part in ("train", "extra"))
 
 
 def recombined(sentences: list[Sentence], chance: random.Random, variants: int) -> Iterator[Sentence]:
@@ -107,8 +106,9 @@ def recombined(sentences: list[Sentence], chance: random.Random, variants: int) 
 def crossed(sentences: list[Sentence], chance: random.Random, variants: int) -> Iterator[Sentence]:
     """Each sentence up to a pair of its words, and then another sentence from the same pair on.
 
-    Much of that is no German: a verb and what ends its sentence have to go together. So the second word, often the
-    verb, and the last, often the rest of it, must be those of some sentence, and the last sign that of this one.
+    Much of that would be no sentence: a verb and what ends it have to go together, above all in German. So the second
+    word, often the verb, and the last, often the rest of it, must be those of some sentence, and the last sign that of
+    this one.
     """
     rests: dict[tuple[str, str], list[Sentence]] = defaultdict(list)
     for words in sentences:
@@ -156,9 +156,8 @@ def shared_names() -> list[str]:
     """Rare words that both languages write alike, with a capital and never without: what these are is names."""
     counts = []
     for language in ("de", "en"):
-        speeches = read_lines(EUROPARL / f"train.{language}.xz")
-        words = chain.from_iterable(everyday_sentences(language)), chain.from_iterable(map(str.split, speeches))
-        counts.append(Counter(chain.from_iterable(map(WORD.findall, chain.from_iterable(words)))))
+        lines = chain(everyday_lines(language), read_lines(EUROPARL / f"train.{language}.xz"))
+        counts.append(Counter(chain.from_iterable(map(WORD.findall, lines))))
     both = (word for word in counts[0] if word in counts[1] and len(word) > 3 and word.istitle())
     return sorted(word for word in both if all(count[word] <= RARE and word.lower() not in count for count in counts))
 
@@ -177,8 +176,12 @@ def shuffled(lines: Iterable[str], chance: random.Random) -> list[str]:
 
 def like_talks(lines: list[str], language: str, count: int, fewest: int, most: int = 40) -> Iterator[Sentence]:
     """Sentences of so many tokens, written as the talks are."""
-    from sacremoses import MosesTokenizer
-
+    try:
+        from sacremoses import MosesTokenizer
+    except ImportError:
+        raise UserError(
+            "talks are tokenised by sacremoses, which is not installed: pip install 'lath[paper]'"
+        ) from None
     tokenise = MosesTokenizer(lang=language).tokenize
     tokenised = (tokenise(line.lower()) for line in lines)
     return islice((words for words in tokenised if fewest <= len(words) <= most), count)

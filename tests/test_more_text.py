@@ -11,6 +11,8 @@ from types import ModuleType
 import pytest
 from scripts import load_script
 
+from lath.errors import UserError
+
 TALKS = ["ich denke , dass es regnet .", "wir hoffen sehr , dass die sonne für uns scheint .", "so ist es ."]
 
 
@@ -89,7 +91,7 @@ def test_everyday_sentences_and_speeches_that_nobody_has_read(
     assert lines[5:] == [speech.replace("Swoboda", "Korhola")]
 
 
-def test_a_missing_text_is_told(
+def test_what_is_missing_is_told(
     more_text: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -98,6 +100,9 @@ def test_a_missing_text_is_told(
     missing = Path("data", "tatoeba_deen", "valid.de")
     assert capsys.readouterr().err.startswith(f"more_text: error: {missing}: no such file; ")
     assert not Path("more.de").exists()
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    with pytest.raises(UserError, match=r"pip install 'lath\[paper\]'"):
+        more_text.like_talks(["Ja."], "de", 1, fewest=1)
 
 
 def write(path: Path, *lines: str) -> None:
