@@ -14,7 +14,8 @@ Written are these, and behind them what is new:
 `talks` is for the students of IWSLT'14 and needs sacremoses (pip install 'lath[paper]'): everyday sentences (Tatoeba)
 and speeches (Europarl) are tokenised and lower-cased like the talks. `short` is for those of tatoeba.toml. `everyday`
 is for those of de-en.toml and en-de.toml, who read everyday sentences first of all, and of the speeches those that
-their teacher has not read. No line is written twice, and none of these texts' validation and test parts is.
+their teacher has not read; `speeches` for those of europarl-third-deen.toml and europarl-third-ende.toml, whose teacher
+has read nothing but speeches. No line is written twice, and none of these texts' validation and test parts is.
 """
 
 from __future__ import annotations
@@ -69,8 +70,7 @@ def short(language: str, chance: random.Random) -> Parts:
 
 def everyday(language: str, chance: random.Random) -> Parts:
     """For the students of de-en.toml and en-de.toml: their teachers have not read every third speech."""
-    every_third = islice(read_lines(EUROPARL / f"train.{language}.xz"), 2, None, 3)
-    unread = [line.split() for line in shuffled(every_third, chance)]
+    unread = [line.split() for line in shuffled(speech_lines(language, lambda number: number % 3 == 0), chance)]
     brief = (clause for clause in clauses(unread, full_stop=".") if clause.count(" ") < 15)
     return {
         **short(language, chance),
@@ -80,14 +80,44 @@ def everyday(language: str, chance: random.Random) -> Parts:
     }
 
 
-SETS: dict[str, Callable[[str, random.Random], Parts]] = {"talks": talks, "short": short, "everyday": everyday}
-HELD_OUT = {"talks": [TALKS], "short": [TATOEBA], "everyday": [TATOEBA, EUROPARL]}
+def speeches(language: str, chance: random.Random) -> Parts:
+    """For the students of europarl-third-*.toml: their teachers have read five of fourteen speeches."""
+    read = speech_lines(language, lambda number: number % 14 < 5)
+    unread = [
+        line.split() for line in shuffled(speech_lines(language, lambda number: number % 14 >= 5), chance)
+    ]
+    return {
+        "as they are": map(str.split, read),
+        "everyday": map(str.split, everyday_lines(language)),
+        "speeches": unread[:100_000],
+        "renamed": islice(renamed(unread, shared_names(), chance, variants=3), 100_000),
+    }
+
+
+SETS: dict[str, Callable[[str, random.Random], Parts]] = {
+    "talks": talks,
+    "short": short,
+    "everyday": everyday,
+    "speeches": speeches,
+}
+HELD_OUT = {
+    "talks": [TALKS],
+    "short": [TATOEBA],
+    "everyday": [TATOEBA, EUROPARL],
+    "speeches": [TATOEBA, EUROPARL],
+}
 """Where the validation and test text is."""
 
 
 def everyday_lines(language: str) -> Iterator[str]:
     """What the teachers of tatoeba.toml and de-en.toml have read of Tatoeba, and what was left over for students."""
     return chain.from_iterable(read_lines(TATOEBA / f"{part}.{language}") for part in ("train", "extra"))
+
+
+def speech_lines(language: str, wanted: Callable[[int], bool]) -> Iterator[str]:
+    """Those of the speeches whose number, from 1, is wanted."""
+    lines = read_lines(EUROPARL / f"train.{language}.xz")
+    return (line for number, line in enumerate(lines, 1) if wanted(number))
 
 
 def recombined(sentences: list[Sentence], chance: random.Random, variants: int) -> Iterator[Sentence]:
