@@ -83,9 +83,7 @@ def everyday(language: str, chance: random.Random) -> Parts:
 def speeches(language: str, chance: random.Random) -> Parts:
     """For the students of europarl-third-*.toml: their teachers have read five of fourteen speeches."""
     read = speech_lines(language, lambda number: number % 14 < 5)
-    unread = [
-        line.split() for line in shuffled(speech_lines(language, lambda number: number % 14 >= 5), chance)
-    ]
+    unread = [line.split() for line in shuffled(speech_lines(language, lambda number: number % 14 >= 5), chance)]
     return {
         "as they are": map(str.split, read),
         "everyday": map(str.split, everyday_lines(language)),

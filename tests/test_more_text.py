@@ -91,6 +91,26 @@ def test_everyday_sentences_and_speeches_that_nobody_has_read(
     assert lines[5:] == [speech.replace("Swoboda", "Korhola")]
 
 
+def test_speeches_that_a_teacher_has_read_and_others(
+    more_text: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for language in ("de", "en"):
+        write(tmp_path / "other" / f"train.{language}", "Ja.")
+        write(tmp_path / "other" / f"extra.{language}", "Nein.")
+        # Of fourteen the fourteenth and the first four are the teacher's.
+        speeches = [f"danke, {name}" for name in ("Alvaro", "Bonino", "Corbett", "Dell", "Elles", "Fatuzzo")]
+        write(tmp_path / "speeches" / f"train.{language}.xz", *speeches, *map(str, range(7, 15)))
+    for place in ("other", "speeches"):
+        write(tmp_path / place / "valid.de", "8")
+        write(tmp_path / place / "test.de", "9")
+    lines = written(more_text, "speeches", tmp_path, monkeypatch)
+    assert lines[:7] == ["danke, Alvaro", "danke, Bonino", "danke, Corbett", "danke, Dell", "14", "Ja.", "Nein."]
+    assert set(lines[7:14]) == {"danke, Elles", "danke, Fatuzzo", "7", "10", "11", "12", "13"}  # 8 and 9 are held out
+    renamed = lines[14:]
+    assert renamed
+    assert all(line.startswith("danke, ") for line in renamed)
+
+
 def test_what_is_missing_is_told(
     more_text: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,7 +136,8 @@ def written(module: ModuleType, name: str, folder: Path, monkeypatch: pytest.Mon
     places = {"TALKS": folder, "TATOEBA": folder / "other", "EUROPARL": folder / "speeches"}
     for constant, place in places.items():
         monkeypatch.setattr(module, constant, place)
-    held_out = {"talks": [folder], "short": [folder / "other"], "everyday": [folder / "other", folder / "speeches"]}
+    both = [folder / "other", folder / "speeches"]
+    held_out = {"talks": [folder], "short": [folder / "other"], "everyday": both, "speeches": both}
     monkeypatch.setattr(module, "HELD_OUT", held_out)
     monkeypatch.setattr(sys, "argv", ["more_text.py", name, "de", str(folder / "more.de")])
     assert module.main() == 0
