@@ -86,7 +86,14 @@ def _reading_errors(path: Path) -> Iterator[None]:
 
 
 def count_lines(path: Path) -> int:
-    """How many lines `read_lines` gives, counted without decoding them."""
+    """How many lines `read_lines` gives, counted without decoding them.
+
+    Who counts reads the text again, so what can be read only once is refused here.
+    """
+    if path == STANDARD_INPUT or path.is_fifo():
+        raise UserError(
+            f"{path}: a pipe can be read only once, and this text is needed several times; write it to a file"
+        )
     count, last = 0, b"\n"
     with _reading_errors(path), _open_binary(path) as stream:
         while block := stream.read(1 << 20):

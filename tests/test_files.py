@@ -110,6 +110,14 @@ def test_missing_files_and_directories(tmp_path: Path) -> None:
         list(read_lines(write(tmp_path / "file", b"") / "below"))
 
 
+def test_what_can_be_read_only_once_is_not_counted(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("-")):  # a count would leave nothing to read, and an empty output
+        with pytest.raises(UserError, match=f"{path}: a pipe can be read only once, .* write it to a file"):
+            count_lines(path)
+
+
 def test_pairs(tmp_path: Path) -> None:
     source, target = write(tmp_path / "s", b"a\nb\n"), write(tmp_path / "t.gz", gzip.compress(b"1\n2"))
     assert list(read_pairs(source, target)) == [("a", "1"), ("b", "2")]
