@@ -13,12 +13,16 @@ from scripts import load_script
 
 from lath.errors import UserError
 
+TEXTS, TATOEBA, EUROPARL = (Path("data", name) for name in ("iwslt14_deen_53k", "tatoeba_deen", "europarl_deen"))
 TALKS = ["ich denke , dass es regnet .", "wir hoffen sehr , dass die sonne für uns scheint .", "so ist es ."]
 
 
 @pytest.fixture
-def more_text() -> ModuleType:
-    return load_script("recipes/more_text.py")
+def more_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script, in a folder where nothing is yet."""
+    module = load_script("recipes/more_text.py")
+    monkeypatch.chdir(tmp_path)
+    return module
 
 
 def test_sentences_exchange_what_follows_a_comma(more_text: ModuleType) -> None:
@@ -52,15 +56,15 @@ def test_names_are_exchanged_for_others(more_text: ModuleType) -> None:
 
 
 def test_the_talks_with_nothing_twice(
-    more_text: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    more_text: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("sacremoses")
-    write(tmp_path / "train.de", *TALKS, TALKS[0])
-    write(tmp_path / "valid.de", "ich denke , dass die sonne für uns scheint .")
-    write(tmp_path / "test.de", "so ist es .")
-    write(tmp_path / "other" / "train.de", "„Ja!“, sagt Tom's Frau.", "Nein.")
-    write(tmp_path / "speeches" / "train.de.xz")
-    lines = written(more_text, "talks", tmp_path, monkeypatch)
+    write(TEXTS / "train.de", *TALKS, TALKS[0])
+    write(TEXTS / "valid.de", "ich denke , dass die sonne für uns scheint .")
+    write(TEXTS / "test.de", "so ist es .")
+    write(TATOEBA / "train.de", "„Ja!“, sagt Tom's Frau.", "Nein.")
+    write(EUROPARL / "train.de.xz")
+    lines = written(more_text, "talks", monkeypatch)
     assert lines[:2] == TALKS[:2]
     assert lines[-1] == "„ ja ! “ , sagt tom &apos; s frau ."
     assert len(set(lines)) == len(lines)
@@ -70,20 +74,20 @@ def test_the_talks_with_nothing_twice(
 
 
 def test_everyday_sentences_and_speeches_that_nobody_has_read(
-    more_text: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    more_text: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path / "other" / "train.de", "Ich denke, dass es bald regnet.", "Er hofft sehr, dass die Sonne scheint.")
-    write(tmp_path / "other" / "extra.de", "Ja.")
-    write(tmp_path / "other" / "valid.de", "Ich denke, dass die Sonne scheint.")
-    write(tmp_path / "other" / "test.de", "Ja.")
+    write(TATOEBA / "train.de", "Ich denke, dass es bald regnet.", "Er hofft sehr, dass die Sonne scheint.")
+    write(TATOEBA / "extra.de", "Ja.")
+    write(TATOEBA / "valid.de", "Ich denke, dass die Sonne scheint.")
+    write(TATOEBA / "test.de", "Ja.")
     speech = "Der Haushalt, Herr Swoboda, ist ausgeglichen, weil wir in diesem Jahr gespart haben."
-    write(tmp_path / "speeches" / "train.de.xz", "Erstens.", "Korhola: Danke.", speech, "Ja, danke.", "Nein.", "Danke.")
-    write(tmp_path / "speeches" / "valid.de", "Danke.")
-    write(tmp_path / "speeches" / "test.de", "Bitte.")
-    write(tmp_path / "speeches" / "train.en.xz", "Firstly.", "Korhola: Danke.", "In balance, Mr Swoboda.", "Yes.")
-    write(tmp_path / "other" / "train.en", "I think it will rain.", "He hopes.")
-    write(tmp_path / "other" / "extra.en", "Yes.")
-    lines = written(more_text, "everyday", tmp_path, monkeypatch)
+    write(EUROPARL / "train.de.xz", "Erstens.", "Korhola: Danke.", speech, "Ja, danke.", "Nein.", "Danke.")
+    write(EUROPARL / "valid.de", "Danke.")
+    write(EUROPARL / "test.de", "Bitte.")
+    write(EUROPARL / "train.en.xz", "Firstly.", "Korhola: Danke.", "In balance, Mr Swoboda.", "Yes.")
+    write(TATOEBA / "train.en", "I think it will rain.", "He hopes.")
+    write(TATOEBA / "extra.en", "Yes.")
+    lines = written(more_text, "everyday", monkeypatch)
     assert lines[2:5] == [
         "Er hofft sehr, dass es bald regnet.", "Weil wir in diesem Jahr gespart haben.", speech,
     ]  # fmt: skip
@@ -91,19 +95,17 @@ def test_everyday_sentences_and_speeches_that_nobody_has_read(
     assert lines[5:] == [speech.replace("Swoboda", "Korhola")]
 
 
-def test_speeches_that_a_teacher_has_read_and_others(
-    more_text: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_speeches_that_a_teacher_has_read_and_others(more_text: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     for language in ("de", "en"):
-        write(tmp_path / "other" / f"train.{language}", "Ja.")
-        write(tmp_path / "other" / f"extra.{language}", "Nein.")
+        write(TATOEBA / f"train.{language}", "Ja.")
+        write(TATOEBA / f"extra.{language}", "Nein.")
         # Of fourteen the fourteenth and the first four are the teacher's.
         speeches = [f"danke, {name}" for name in ("Alvaro", "Bonino", "Corbett", "Dell", "Elles", "Fatuzzo")]
-        write(tmp_path / "speeches" / f"train.{language}.xz", *speeches, *map(str, range(7, 15)))
-    for place in ("other", "speeches"):
-        write(tmp_path / place / "valid.de", "8")
-        write(tmp_path / place / "test.de", "9")
-    lines = written(more_text, "speeches", tmp_path, monkeypatch)
+        write(EUROPARL / f"train.{language}.xz", *speeches, *map(str, range(7, 15)))
+    for folder in (TATOEBA, EUROPARL):
+        write(folder / "valid.de", "8")
+        write(folder / "test.de", "9")
+    lines = written(more_text, "speeches", monkeypatch)
     assert lines[:7] == ["danke, Alvaro", "danke, Bonino", "danke, Corbett", "danke, Dell", "14", "Ja.", "Nein."]
     assert set(lines[7:14]) == {"danke, Elles", "danke, Fatuzzo", "7", "10", "11", "12", "13"}  # 8 and 9 are held out
     renamed = lines[14:]
@@ -112,9 +114,8 @@ def test_speeches_that_a_teacher_has_read_and_others(
 
 
 def test_what_is_missing_is_told(
-    more_text: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    more_text: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["more_text.py", "short", "de", "more.de"])
     assert more_text.main() == 2
     missing = Path("data", "tatoeba_deen", "valid.de")
@@ -126,19 +127,13 @@ def test_what_is_missing_is_told(
 
 
 def write(path: Path, *lines: str) -> None:
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     content = "".join(line + "\n" for line in lines).encode()
     path.write_bytes(lzma.compress(content) if path.suffix == ".xz" else content)
 
 
-def written(module: ModuleType, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the script writes where the texts are in a folder."""
-    places = {"TALKS": folder, "TATOEBA": folder / "other", "EUROPARL": folder / "speeches"}
-    for constant, place in places.items():
-        monkeypatch.setattr(module, constant, place)
-    both = [folder / "other", folder / "speeches"]
-    held_out = {"talks": [folder], "short": [folder / "other"], "everyday": both, "speeches": both}
-    monkeypatch.setattr(module, "HELD_OUT", held_out)
-    monkeypatch.setattr(sys, "argv", ["more_text.py", name, "de", str(folder / "more.de")])
+def written(module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the script writes."""
+    monkeypatch.setattr(sys, "argv", ["more_text.py", name, "de", "more.de"])
     assert module.main() == 0
-    return (folder / "more.de").read_text(encoding="utf-8").splitlines()
+    return Path("more.de").read_text(encoding="utf-8").splitlines()
