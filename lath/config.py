@@ -101,6 +101,11 @@ class ObjectiveSettings:
     """Share of the target probability spread over the whole vocabulary."""
     deletion_rate: float = 0.15
     """Up to about this share of the target's words is deleted from the decoder input (LAT)."""
+    delete_from_short: bool = False
+    """Let deletions reach the whole share, and one word where that is less: otherwise up to 9 words never lose one."""
+    insertion_rate: float = 0.0
+    """Up to this share of the target's words, and one at the least, has a mask too many before it in the decoder
+    input (LAT); 0 inserts none."""
     deleted_as_masked: bool = False
     """Give deleted tokens the weight of masked ones; the authors' program follows the mask draw alone."""
     mask_everything: bool = False
@@ -325,6 +330,7 @@ def check_recipe(recipe: Recipe, where: str) -> None:
     """Refuse settings that cannot work, alone or together."""
     data, network, objective, train = recipe.data, recipe.network, recipe.objective, recipe.train
     longest = data.max_length + 2  # with begin and end
+    inserted = math.ceil(objective.insertion_rate * data.max_length)
     requirements: Requirements = [
         (data.max_length >= 1, "data: max_length must be at least 1"),
         (data.max_ratio >= 1, "data: max_ratio must be at least 1"),
@@ -343,9 +349,19 @@ def check_recipe(recipe: Recipe, where: str) -> None:
             f"data.max_length {data.max_length} does not fit network.max_positions {network.max_positions}; "
             f"set network.max_positions to {longest + 1} or more",
         ),
+        (
+            longest + inserted < network.max_positions,
+            f"data.max_length {data.max_length} with up to {inserted} inserted masks does not fit "
+            f"network.max_positions {network.max_positions}; set that to {longest + inserted + 1} or more",
+        ),
         (0 <= objective.alpha <= 1, "objective: alpha must be 0 to 1"),
         (0 <= objective.label_smoothing < 1, "objective: label_smoothing must be at least 0 and below 1"),
         (0 <= objective.deletion_rate < 1, "objective: deletion_rate must be at least 0 and below 1"),
+        (0 <= objective.insertion_rate < 1, "objective: insertion_rate must be at least 0 and below 1"),
+        (
+            not objective.delete_from_short or objective.deletion_rate > 0,
+            "objective: delete_from_short needs a deletion_rate above 0",
+        ),
         (train.steps >= 1, "train: steps must be at least 1"),
         (0 < train.learning_rate < math.inf, "train: learning_rate must be above 0"),
         (

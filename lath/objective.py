@@ -42,21 +42,31 @@ class Examples:
     """B x T x K: MASKED, VISIBLE or NO_TARGET; decides each target's weight."""
     lengths: Tensor
     """B: the whole target's length, BOS and EOS included, before any deletion."""
+    spare: int = 0
+    """Positions by which a row of the decoder input may be longer than its target."""
 
     def to(self, device: torch.device) -> Examples:
         """The same examples on another device."""
-        tensors = (self.source, self.decoder_input, self.targets, self.groups, self.lengths)
-        return Examples(*(tensor.to(device) for tensor in tensors))
+        return Examples(
+            self.source.to(device),
+            self.decoder_input.to(device),
+            self.targets.to(device),
+            self.groups.to(device),
+            self.lengths.to(device),
+            self.spare,
+        )
 
     def part(self, part: Part) -> Examples:
         """Some of the sentences, trimmed to the width they need."""
-        rows, source_width, width = part
+        rows, source_width, target_width = part
+        width = target_width + self.spare
         return Examples(
             self.source[rows, :source_width],
             self.decoder_input[rows, :width],
             self.targets[rows, :width],
             self.groups[rows, :width],
             self.lengths[rows],
+            self.spare,
         )
 
 
@@ -73,8 +83,9 @@ def draw_examples(
         groups = torch.where(masked, MASKED, NO_TARGET)[:, :, None]
         return Examples(batch.source, batch.target.masked_fill(masked, MASK), targets, groups, lengths)
     masked = draw_masks(lengths, batch.target.shape[1], generator, words_only=False, whole=objective.mask_everything)
-    deleted = draw_deletions(lengths, batch.target.shape[1], objective.deletion_rate, generator)
-    return piece_examples(batch, masked, deleted, network.piece_length, objective.deleted_as_masked)
+    deleted = draw_deletions(lengths, batch.target.shape[1], objective, generator)
+    examples = piece_examples(batch, masked, deleted, network.piece_length, objective.deleted_as_masked)
+    return insert_masks(examples, objective.insertion_rate, generator) if objective.insertion_rate else examples
 
 
 def _next_token_examples(batch: Batch, lengths: Tensor) -> Examples:
@@ -100,16 +111,22 @@ def draw_masks(lengths: Tensor, width: int, generator: torch.Generator, *, words
     return _lowest(allowed, counts, generator)
 
 
-def draw_deletions(lengths: Tensor, width: int, rate: float, generator: torch.Generator) -> Tensor:
+def draw_deletions(lengths: Tensor, width: int, objective: ObjectiveSettings, generator: torch.Generator) -> Tensor:
     """Section 2.3: some words are missing from the decoder input. B x width, true where deleted.
 
-    # Departure: the paper deletes [1, 0.15 N] words; the authors' program 0 to round(0.15 N) - 1, as here.
+    # Departure: the paper deletes [1, 0.15 N] words; the authors' program 0 to round(0.15 N) - 1, as here by default.
+    # So a sentence of up to 9 words never loses one, and who learns from short sentences never learns to insert, though
+    # the first length is as often wrong as right there: `delete_from_short` reaches 0.15 N, and 1 in any sentence.
     """
     places = torch.arange(width, device=lengths.device)
     allowed = (places >= 1) & (places < (lengths - 1)[:, None])
-    limits = (rate * (lengths - 2).double()).round().long()
-    counts = _uniform_below(limits, generator)
-    return _lowest(allowed, counts, generator)
+    return _lowest(allowed, _uniform_below(most_deleted(lengths, objective) + 1, generator), generator)
+
+
+def most_deleted(lengths: Tensor, objective: ObjectiveSettings) -> Tensor:
+    """How many words sentences of these lengths, BOS and EOS included, may lose; below 0 means none as well."""
+    share = (objective.deletion_rate * (lengths - 2).double()).round().long()
+    return share.clamp(min=1) if objective.delete_from_short else share - 1
 
 
 def _uniform_below(limits: Tensor, generator: torch.Generator) -> Tensor:
@@ -156,6 +173,42 @@ def piece_examples(
         groups[rows, order].masked_fill(outside[:, :, None], NO_TARGET),
         lengths,
     )
+
+
+def insert_masks(examples: Examples, rate: float, generator: torch.Generator) -> Examples:
+    """The same examples with masks too many among the decoder's inputs, up to this share of them, or one.
+
+    Such a mask asks for what the token behind it asks for: two pieces that are alike merge into one.
+    # Departure: neither the paper nor the authors' program has this. Deletions make an input too short for its target,
+    # insertions too long, and a first length that is wrong is the one as often as the other.
+    """
+    shown = examples.decoder_input
+    count, width = shown.shape
+    lengths = (shown != PAD).sum(dim=1)
+    places = torch.arange(width, device=shown.device)
+    inside = places < lengths[:, None]
+    inserted = _lowest(inside & (places > 0), _uniform_below(most_inserted(lengths, rate) + 1, generator), generator)
+    spare = int(most_inserted(torch.tensor(width), rate))
+
+    # Every place twice, the mask before it and itself; those that are there move to the front, in order.
+    there = torch.stack([inserted, inside], dim=2).flatten(1)
+    twice = torch.stack([torch.full_like(shown, MASK), shown], dim=2).flatten(1)
+    order = (~there).long().argsort(dim=1, stable=True)[:, : width + spare]
+    outside = torch.arange(order.shape[1], device=shown.device) >= there.sum(dim=1)[:, None]
+    rows = torch.arange(count, device=shown.device)[:, None]
+    return Examples(
+        examples.source,
+        twice[rows, order].masked_fill(outside, PAD),
+        examples.targets[rows, order // 2].masked_fill(outside[:, :, None], PAD),
+        examples.groups[rows, order // 2].masked_fill(outside[:, :, None], NO_TARGET),
+        examples.lengths,
+        spare,
+    )
+
+
+def most_inserted(lengths: Tensor, rate: float) -> Tensor:
+    """How many masks too many inputs of these lengths, BOS and EOS included, may get."""
+    return (rate * (lengths - 2).double()).round().long().clamp(min=1)
 
 
 @dataclass(frozen=True)

@@ -121,12 +121,13 @@ def make_bounds(lengths: Tensor, size: int, sentences: int, longest: int) -> Ten
 def pack_rows(rows: Tensor, lengths: Tensor, bounds: Tensor, size: int, fill: int) -> Tensor:
     """The first `lengths` entries of each row of a padded tensor, end to end, in an array of `size` filled with `fill`.
 
-    Works without asking the device for a count: what does not belong anywhere is written to a place that is cut off.
+    Works without asking the device for a count: what does not belong anywhere, or no longer fits, is written to a
+    place that is cut off.
     """
     width = rows.shape[1]
     places = torch.arange(width, device=rows.device)
     inside = places < lengths[:, None]
-    goals = torch.where(inside, bounds[: len(rows), None].long() + places, size)
+    goals = torch.where(inside, bounds[: len(rows), None].long() + places, size).clamp(max=size)
     packed = torch.full((size + 1, *rows.shape[2:]), fill, dtype=rows.dtype, device=rows.device)
     return packed.index_put((goals.flatten(),), rows.flatten(0, 1))[:size]
 

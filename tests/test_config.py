@@ -122,6 +122,14 @@ REFUSALS = {
     "[objective]\nalpha = 1.1": "objective: alpha must be 0 to 1",
     "[objective]\nlabel_smoothing = 1": "objective: label_smoothing must be at least 0 and below 1",
     "[objective]\ndeletion_rate = -0.1": "objective: deletion_rate must be at least 0 and below 1",
+    "[objective]\ninsertion_rate = 1": "objective: insertion_rate must be at least 0 and below 1",
+    "[objective]\ndelete_from_short = true\ndeletion_rate = 0": (
+        "objective: delete_from_short needs a deletion_rate above 0"
+    ),
+    "[data]\nmax_length = 100\n[network]\nmax_positions = 110\n[objective]\ninsertion_rate = 0.15": (
+        "data.max_length 100 with up to 15 inserted masks does not fit network.max_positions 110; "
+        "set that to 118 or more"
+    ),
     "[train]\nsteps = 0": "train: steps must be at least 1",
     "[train]\nkeep_best = 0": "train: warmup_steps, validate_every, log_every and keep_best must be at least 1",
     "[train]\npatience = -1": "train: patience must not be negative",

@@ -10,12 +10,13 @@ import torch
 from safetensors.torch import load_file
 
 from lath.batches import Batch, cut_packs, deal_rows, make_batch, pad, plan_epoch
-from lath.config import Kind, Recipe
+from lath.config import Kind, ObjectiveSettings, Recipe
 from lath.data import Corpus
 from lath.engine.training import PackedEngine, PlainEngine, choose_engine, pack_sizes
 from lath.model import build_model
+from lath.objective import draw_examples
 from lath.train import train
-from lath.vocab import load_vocabs
+from lath.vocab import PAD, load_vocabs
 
 CPU = torch.device("cpu")
 
@@ -32,13 +33,23 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("eager")
-@pytest.mark.parametrize("kind", ["AT", "CMLM", "LAT"])
-def test_packed_and_plain_training_end_in_the_same_weights(toy_folder: Path, tmp_path: Path, kind: Kind) -> None:
+@pytest.mark.parametrize(
+    ("kind", "objective"),
+    [
+        ("AT", ObjectiveSettings()),
+        ("CMLM", ObjectiveSettings()),
+        ("LAT", ObjectiveSettings()),
+        ("LAT", ObjectiveSettings(delete_from_short=True, insertion_rate=0.15)),
+    ],
+)
+def test_packed_and_plain_training_end_in_the_same_weights(
+    toy_folder: Path, tmp_path: Path, kind: Kind, objective: ObjectiveSettings
+) -> None:
     import toy
 
     weights = []
     for engine in ("plain", "packed"):
-        base = toy.toy_recipe(tmp_path, kind, steps=5, validate_every=5)
+        base = dataclasses.replace(toy.toy_recipe(tmp_path, kind, steps=5, validate_every=5), objective=objective)
         recipe = recipe_for(kind, base, engine=engine, micro_batch_tokens=300)  # several packs an update
         train(recipe, "", toy_folder / "data", tmp_path / engine, CPU)
         weights.append(load_file(tmp_path / engine / "checkpoints" / "step-5" / "model.safetensors"))
@@ -70,6 +81,22 @@ def test_packs_fit_an_update_and_little_is_left_over(
         assert len(cut_packs(batch, sizes.source, sizes.target, room)) == packs
     assert sizes.target < 1.1 * step_tokens / ranks / packs
     assert sizes.longest == max(corpus.source_lengths.max(), corpus.target_lengths.max()) + 2
+
+
+@pytest.mark.parametrize("delete_from_short", [False, True])
+def test_packs_have_room_for_masks_too_many(toy_folder: Path, delete_from_short: bool) -> None:
+    corpus = Corpus.open(toy_folder / "data", "train")
+    objective = ObjectiveSettings(insertion_rate=0.15, delete_from_short=delete_from_short)
+    recipe = dataclasses.replace(
+        recipe_for("LAT", Recipe(), step_tokens=4000, micro_batch_tokens=4000), objective=objective
+    )
+    sizes = pack_sizes(corpus, recipe, ranks=1)
+    generator, positions = torch.Generator().manual_seed(1), []
+    for epoch in range(4):
+        for update in plan_epoch(corpus.source_lengths, corpus.target_lengths, 4000, seed=1, epoch=epoch):
+            examples = draw_examples(make_batch(corpus, update), recipe.network, objective, generator)
+            positions.append(int((examples.decoder_input != PAD).sum()))
+    assert max(positions) <= sizes.target < 1.1 * max(positions)
 
 
 def test_packs_keep_every_limit() -> None:

@@ -15,10 +15,12 @@ from lath.objective import (
     MASKED,
     NO_TARGET,
     VISIBLE,
+    Examples,
     Totals,
     draw_deletions,
     draw_examples,
     draw_masks,
+    insert_masks,
     loss_share,
     piece_examples,
 )
@@ -62,9 +64,18 @@ def test_the_number_of_masks_is_uniform(words_only: bool, whole: bool, least: in
 @pytest.mark.parametrize(("words", "most"), [(9, 0), (10, 1), (16, 1), (17, 2), (23, 2), (100, 14)])
 def test_deletions_reach_the_recorded_numbers(words: int, most: int) -> None:
     lengths = torch.full((4000,), words + 2)
-    deleted = draw_deletions(lengths, words + 4, 0.15, generator())
+    deleted = draw_deletions(lengths, words + 4, ObjectiveSettings(), generator())
     counts = deleted.sum(dim=1)
     assert sorted(set(counts.tolist())) == list(range(most + 1))
+    assert not deleted[:, 0].any()
+    assert not deleted[:, words + 1 :].any(), "neither end nor padding is deleted"
+
+
+@pytest.mark.parametrize(("words", "most"), [(0, 0), (1, 1), (9, 1), (10, 2), (17, 3), (100, 15)])
+def test_deletions_from_short_sentences_reach_the_whole_share(words: int, most: int) -> None:
+    lengths = torch.full((4000,), words + 2)
+    deleted = draw_deletions(lengths, words + 4, ObjectiveSettings(delete_from_short=True), generator())
+    assert sorted(set(deleted.sum(dim=1).tolist())) == list(range(most + 1))
     assert not deleted[:, 0].any()
     assert not deleted[:, words + 1 :].any(), "neither end nor padding is deleted"
 
@@ -95,6 +106,47 @@ def test_windows_run_over_the_undeleted_target_and_end_in_eos() -> None:
     assert strict.groups[0, 0].tolist() == [VISIBLE, MASKED, MASKED]
 
 
+def shown_examples() -> Examples:
+    batch = batch_of(12, 1)
+    masked = torch.zeros(batch.target.shape, dtype=torch.bool)
+    return piece_examples(batch, masked, masked, 3, deleted_as_masked=False)
+
+
+def test_a_mask_too_many_asks_for_what_the_token_behind_it_asks_for() -> None:
+    examples = shown_examples()
+    counts = set()
+    for seed in range(40):
+        longer = insert_masks(examples, 0.15, generator(seed))
+        for row, (old, new) in enumerate(
+            zip(examples.decoder_input.tolist(), longer.decoder_input.tolist(), strict=True)
+        ):
+            without_masks = [token for token in new if token not in (MASK, PAD)]
+            assert without_masks == [token for token in old if token != PAD], "no token is lost or moved"
+            assert new[0] == BOS
+            counts.add((row, new.count(MASK)))
+            for place, token in enumerate(new):
+                asked = longer.targets[row, place].tolist()
+                if token == MASK:
+                    following = place + 1 + next(n for n, later in enumerate(new[place + 1 :]) if later != MASK)
+                    assert asked == longer.targets[row, following].tolist()
+                else:
+                    assert asked[0] == token
+                assert (longer.groups[row, place] == NO_TARGET).all() == (token == PAD)
+    assert counts == {(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)}, "up to 0.15 of 12 words, and one where that is less"
+    assert torch.equal(longer.lengths, examples.lengths), "the length to predict is the target's own"
+
+
+def test_a_part_of_longer_inputs_keeps_them_whole() -> None:
+    batch = batch_of(1, 3, 4, 9, 14, 20)
+    settings = ObjectiveSettings(insertion_rate=0.3, delete_from_short=True)
+    examples = draw_examples(batch, NetworkSettings(kind="LAT"), settings, generator(5))
+    parts = [examples.part(part) for part in cut_rows(batch, 30)]
+    assert len(parts) > 1
+    inputs = [[t for t in row if t != PAD] for part in parts for row in part.decoder_input.tolist()]
+    assert inputs == [[t for t in row if t != PAD] for row in examples.decoder_input.tolist()]
+    assert any(len(row) > words + 2 for row, words in zip(inputs, (1, 3, 4, 9, 14, 20), strict=True))
+
+
 def test_at_predicts_the_next_token() -> None:
     examples = draw_examples(batch_of(2, 1), NetworkSettings(kind="AT"), ObjectiveSettings(), generator())
     assert examples.decoder_input.tolist() == [[BOS, 10, 11], [BOS, 10, PAD]]
@@ -110,11 +162,14 @@ def test_cmlm_is_asked_for_masked_words_only() -> None:
     assert (examples.decoder_input[:, 0] == BOS).all()
 
 
+@pytest.mark.parametrize("insertion_rate", [0.0, 0.15])
 @pytest.mark.parametrize("loss", ["official", "paper"])
 @pytest.mark.parametrize("kind", ["AT", "CMLM", "LAT"])
-def test_the_loss_and_gradient_do_not_depend_on_how_an_update_is_cut(kind: str, loss: str) -> None:
+def test_the_loss_and_gradient_do_not_depend_on_how_an_update_is_cut(
+    kind: str, loss: str, insertion_rate: float
+) -> None:
     settings = dataclasses.replace(SMALL, kind=kind)  # type: ignore[arg-type]
-    objective = ObjectiveSettings(loss=loss)  # type: ignore[arg-type]
+    objective = ObjectiveSettings(loss=loss, insertion_rate=insertion_rate)  # type: ignore[arg-type]
     model = build_model(settings, 40, 40, True, generator())
     batch = batch_of(1, 3, 4, 9, 14, 20)
     examples = draw_examples(batch, settings, objective, generator(5))

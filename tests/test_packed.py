@@ -69,3 +69,10 @@ def test_rows_are_laid_end_to_end() -> None:
     assert pack_rows(rows, lengths, bounds, 8, 0).tolist() == [1, 2, 3, 4, 5, 0, 0, 0]
     assert sentence_numbers(bounds, 8).tolist() == [0, 0, 2, 2, 2, 3, 3, 4]
     assert pack_places(bounds, 8).tolist() == [0, 1, 0, 1, 2, 0, 1, 0]
+
+
+def test_what_does_not_fit_is_cut_off() -> None:
+    lengths = torch.tensor([2, 3])
+    bounds = make_bounds(lengths, 4, 3, 2)
+    assert bounds.tolist() == [0, 2, 4, 4]
+    assert pack_rows(torch.tensor([[1, 2, 9], [3, 4, 5]]), lengths, bounds, 4, 0).tolist() == [1, 2, 3, 4]

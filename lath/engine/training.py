@@ -19,13 +19,25 @@ from lath.config import Recipe
 from lath.data import Corpus
 from lath.engine.graphs import Recording, tensors_of
 from lath.model import Model
-from lath.objective import Examples, LossParts, PackedExamples, Totals, loss_share, pack_examples, packed_loss_share
+from lath.objective import (
+    Examples,
+    LossParts,
+    PackedExamples,
+    Totals,
+    loss_share,
+    most_deleted,
+    most_inserted,
+    pack_examples,
+    packed_loss_share,
+)
 from lath.packed import PackSizes
 
 CHUNK_LOGITS = 1 << 27
 """Logits in memory at a time, at most: a quarter of a gigabyte in bf16."""
 ROOM_FOR_SOURCE, ROOM_FOR_SENTENCES = 1.04, 1.08
 """What a pack holds for each that the corpus's mean asks for: few updates need more, and little is left over."""
+ROOM_FOR_INSERTIONS = 0.01
+"""What a pack holds beyond the mean where masks are inserted: several standard deviations of a whole update."""
 
 
 class PlainEngine:
@@ -118,11 +130,23 @@ def pack_sizes(corpus: Corpus, recipe: Recipe, ranks: int) -> PackSizes:
     longest = max(int(corpus.source_lengths.max()), int(corpus.target_lengths.max())) + 2
     share = recipe.train.step_tokens / ranks
     packs = math.ceil(share / recipe.train.micro_batch_tokens)
-    target = _rounded(share / packs + 2 * longest)  # updates, and the parts of one, differ by about a sentence
+    positions = share / packs * (1 + _growth(corpus, recipe))
+    target = _rounded(positions + 2 * longest)  # updates, and the parts of one, differ by about a sentence
     source = _rounded(target * source_tokens / target_tokens * ROOM_FOR_SOURCE + longest)
     sentences = math.ceil(ROOM_FOR_SENTENCES * target * len(corpus) / target_tokens) + 1
     # Behind the sentences come as many empty ones as it takes to hold every leftover token.
     return PackSizes(source, target, sentences + math.ceil(max(source, target) / longest), longest)
+
+
+def _growth(corpus: Corpus, recipe: Recipe) -> float:
+    """The share by which decoder inputs outgrow their targets: masks inserted less words deleted, and some room."""
+    objective = recipe.objective
+    if recipe.network.kind != "LAT" or objective.insertion_rate == 0:
+        return 0.0
+    lengths = torch.as_tensor(corpus.target_lengths) + 2
+    inserted, deleted = most_inserted(lengths, objective.insertion_rate), most_deleted(lengths, objective).clamp(min=0)
+    # Both are drawn evenly from none to the most.
+    return max(0.0, float((inserted - deleted).sum() / 2 / lengths.sum())) + ROOM_FOR_INSERTIONS
 
 
 def _rounded(size: float) -> int:
