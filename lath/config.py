@@ -180,6 +180,9 @@ class DecodeSettings:
     """Passes of the decoder (CMLM, LAT)."""
     length_candidates: int = 1
     """Target lengths tried side by side, as far as they are likely; the best-scoring one wins (CMLM, LAT): 1 to 9."""
+    extra_length: int = 0
+    """Positions added to every predicted length (LAT): a mask too many does little harm to a model that has learnt with
+    objective.insertion_rate, one too few does more."""
     beam: int = 5
     """Hypotheses kept at each step (AT); 1 is greedy."""
     length_penalty: float = 1.0
@@ -399,6 +402,7 @@ def check_decode(decode: DecodeSettings, where: str) -> None:
     requirements: Requirements = [
         (decode.iterations >= 1, "iterations must be at least 1"),
         (1 <= decode.length_candidates <= 9, "length_candidates must be 1 to 9"),
+        (0 <= decode.extra_length <= 9, "extra_length must be 0 to 9"),
         (decode.beam >= 1, "beam must be at least 1"),
         (math.isfinite(decode.length_penalty), "length_penalty must be a finite number"),
         (decode.batch_sentences >= 0, "batch_sentences must not be negative"),

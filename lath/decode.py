@@ -92,7 +92,7 @@ def decode_pieces(
 ) -> list[Decoded]:
     """Section 2.2: write a piece at each position, merge them, mask the least certain tokens, and again."""
     memory, scores = model.encode(source)
-    candidates, length_scores = length_candidates(scores, settings.length_candidates)
+    candidates, length_scores = length_candidates(scores, settings.length_candidates, settings.extra_length)
     lengths: list[int] = candidates.tolist()
     memory = _repeat(memory, settings.length_candidates)
     inputs = [[MASK] * length for length in lengths]
@@ -236,8 +236,10 @@ LEAST_LIKELY = math.log(1000)
 """A length that is a thousand times less likely than the likeliest is not tried."""
 
 
-def length_candidates(scores: Tensor, candidates: int) -> tuple[Tensor, Tensor]:
+def length_candidates(scores: Tensor, candidates: int, extra: int = 0) -> tuple[Tensor, Tensor]:
     """The likeliest target lengths, `candidates` in a row for each sentence, and their log-probabilities.
+
+    Each length is `extra` more than what is likely, as far as the position table goes.
 
     BOS and EOS make a length at least 2. Where too few lengths are likely the likeliest fills up: the next best may be
     59 for a sentence of six tokens, with one chance in a million, and the whole batch would be padded to that.
@@ -245,7 +247,8 @@ def length_candidates(scores: Tensor, candidates: int) -> tuple[Tensor, Tensor]:
     best = scores.topk(candidates, dim=1)
     likely = best.values > best.values[:, :1] - LEAST_LIKELY
     lengths = torch.where(likely, best.indices, best.indices[:, :1])
-    return lengths.clamp(min=2).flatten(), torch.where(likely, best.values, best.values[:, :1]).flatten()
+    longer = (lengths + extra).clamp(min=2, max=scores.shape[1] - 1)
+    return longer.flatten(), torch.where(likely, best.values, best.values[:, :1]).flatten()
 
 
 def best_candidates(decoded: list[Decoded], candidates: int) -> list[Decoded]:

@@ -72,6 +72,9 @@ MERGING: dict[str, tuple[str, ...]] = {
     "it4-first": (FOUR, "decode.adjust_towards=first"),
     "it4-lengths3": (FOUR, "decode.length_candidates=3"),
     "it4-lengths5": (FOUR, *LENGTHS),
+    "it1-longer": ("decode.iterations=1", "decode.extra_length=1"),
+    "it4-longer": (FOUR, "decode.extra_length=1"),
+    "it4-longer-lengths3": (FOUR, "decode.extra_length=1", "decode.length_candidates=3"),
 }
 SYSTEMS = {
     "teacher": System("raw", (AT,), BEAM),

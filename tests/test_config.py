@@ -122,6 +122,7 @@ REFUSALS = {
     "[objective]\nalpha = 1.1": "objective: alpha must be 0 to 1",
     "[objective]\nlabel_smoothing = 1": "objective: label_smoothing must be at least 0 and below 1",
     "[objective]\ndeletion_rate = -0.1": "objective: deletion_rate must be at least 0 and below 1",
+    "[decode]\nextra_length = 10": "decode: extra_length must be 0 to 9",
     "[objective]\ninsertion_rate = 1": "objective: insertion_rate must be at least 0 and below 1",
     "[objective]\ndelete_from_short = true\ndeletion_rate = 0": (
         "objective: delete_from_short needs a deletion_rate above 0"

@@ -37,6 +37,7 @@ def model_of(kind: Kind, seed: int = 1, size: int = 40) -> Model:
 @pytest.mark.parametrize("settings", [
     DecodeSettings(iterations=1), DecodeSettings(iterations=4), DecodeSettings(iterations=10, length_candidates=3),
     DecodeSettings(iterations=3, rules="paper"), DecodeSettings(iterations=3, adjust_towards="first"),
+    DecodeSettings(iterations=3, extra_length=2, length_candidates=2),
     DecodeSettings(beam=1), DecodeSettings(beam=4, length_penalty=0.6),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("kind", ["AT", "CMLM", "LAT"])

@@ -97,7 +97,7 @@ def separate(toy_run: Runs, directory: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize(("storage", "share"), [("int8", 0.25), ("fp16", 0.5)])
+@pytest.mark.parametrize(("storage", "share"), [("coded", 0.14), ("int8", 0.25), ("fp16", 0.5)])
 def test_a_packed_model_is_small(toy_run: Runs, tmp_path: Path, storage: str, share: float) -> None:
     """Weights wide enough to matter, on the disk, everything counted."""
     vocab = load_vocabs(toy_run("LAT") / "model")[0]
@@ -116,7 +116,7 @@ def test_a_packed_model_is_small(toy_run: Runs, tmp_path: Path, storage: str, sh
 # ---- translations --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("storage", "nearness"), [("int8", 0.02), ("fp16", 0.002)])
+@pytest.mark.parametrize(("storage", "nearness"), [("coded", 0.2), ("int8", 0.02), ("fp16", 0.002)])
 def test_translations_are_those_of_the_model(learnt: Path, tmp_path: Path, storage: str, nearness: float) -> None:
     lines = list(read_lines(learnt.parents[1] / "valid.src"))
     pack(learnt, tmp_path / "packed", storage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 
 import pytest
@@ -17,7 +18,19 @@ from lath.config import NetworkSettings
 from lath.engine.int8 import Int8Linear, quantise
 from lath.errors import UserError
 from lath.model import Model, build_model
-from lath.storage import LEVELS, SCALE, SMALLER, SMALLEST_MATRIX, quantise_rows, restore, shrink
+from lath.storage import (
+    CODED,
+    COARSE_STEP,
+    LEVELS,
+    SCALE,
+    SMALLER,
+    SMALLEST_MATRIX,
+    decode,
+    encode,
+    quantise_rows,
+    restore,
+    shrink,
+)
 
 WIDE = NetworkSettings(
     kind="LAT", width=256, heads=4, feedforward=512, encoder_layers=1, decoder_layers=1, max_positions=64
@@ -77,6 +90,36 @@ def test_a_matrix_in_int8_is_within_a_hundredth() -> None:
         assert float((restored[name] - tensor).norm() / tensor.norm()) < 0.01, name
 
 
+def test_coded_rows_by_hand() -> None:
+    matrix = torch.tensor([[1.0, -0.3, 0.09, 0.0], [0.0, 0.0, 0.0, 0.0], [1000.0, 0.1, 0.1, 0.1]])
+    numbers, scales = quantise_rows(matrix, 0.2)
+    assert numbers.tolist() == [[10, -3, 1, 0], [0, 0, 0, 0], [10, 0, 0, 0]]
+    torch.testing.assert_close(scales, torch.tensor([0.2 * (1.0981 / 4) ** 0.5, 1e-12 / 127, 100.0]), rtol=1e-4, atol=0)
+
+
+def test_a_coded_matrix_is_half_a_coarse_step_away_at_most() -> None:
+    weights = wide_model().state_dict()
+    stored = shrink(weights, "coded", "here")
+    restored = restore(stored, "here")
+    assert restored.keys() == weights.keys()
+    coded = 0
+    for name, tensor in weights.items():
+        if tensor.dim() == 1:
+            torch.testing.assert_close(restored[name], tensor, rtol=2**-11, atol=1e-7)
+        else:
+            step = COARSE_STEP * tensor.square().mean(dim=1, keepdim=True).sqrt()
+            assert bool(((restored[name] - tensor).abs() <= 0.5001 * step).all())
+            assert stored[name + CODED].dtype == torch.uint8
+            coded += 1
+    assert coded == sum(name.endswith(CODED) for name in stored) > 10
+
+
+@given(st.integers(1, 6), st.integers(1, 300), st.integers(0, 99))
+def test_a_code_is_read_as_it_was_written(rows: int, columns: int, seed: int) -> None:
+    numbers = torch.randint(-127, 128, (rows, columns), dtype=torch.int8, generator=torch.Generator().manual_seed(seed))
+    assert torch.equal(decode(encode(numbers), rows), numbers)
+
+
 def test_half_precision_keeps_eleven_bits() -> None:
     weights = wide_model().state_dict()
     stored = shrink(weights, "fp16", "here")
@@ -103,7 +146,7 @@ def test_to_round_again_changes_nothing(
     torch.testing.assert_close(again_scales, scales)
 
 
-@pytest.mark.parametrize(("storage", "share"), [("int8", 0.25), ("fp16", 0.5)])
+@pytest.mark.parametrize(("storage", "share"), [("coded", 0.14), ("int8", 0.25), ("fp16", 0.5)])
 def test_a_file_is_that_much_smaller(storage: str, share: float) -> None:
     weights = wide_model().state_dict()
     assert share < len(save(shrink(weights, storage, "here"))) / len(save(weights)) < 1.04 * share
@@ -128,10 +171,12 @@ def test_names_do_not_clash_and_a_shared_table_is_stored_once(toy_run: Runs, kin
     weights = load_model(toy_run(kind) / "model", CPU).model.state_dict()
     assert not any("/" in name for name in weights)
     stored = shrink(weights, storage, "here")
-    assert sum(tensor.numel() for name, tensor in stored.items() if not name.endswith(SCALE)) == sum(
-        tensor.numel() for tensor in weights.values()
-    )
-    assert [name for name in stored if "tables" in name and not name.endswith(SCALE)] == ["body.tables.0.weight"]
+    restored = restore(stored, "here")
+    assert {name: tensor.shape for name, tensor in restored.items()} == {
+        name: tensor.shape for name, tensor in weights.items()
+    }
+    tables = [name.removesuffix(CODED) for name in stored if "tables" in name and not name.endswith(SCALE)]
+    assert tables == ["body.tables.0.weight"]
     save(stored)  # which refuses tensors that share memory
 
 
@@ -200,3 +245,20 @@ def test_missing_parts_are_told(change: Callable[[dict[str, Tensor]], object], m
     stored = shrink({"m": torch.randn(64, 64), "n": torch.randn(64, 64)}, "int8", "here")
     change(stored)
     assert refusal(lambda: restore(stored, "there")) == message
+
+
+@pytest.mark.parametrize("bytes_", [b"no code at all", zlib.compress(bytes(64 * 64 - 1))], ids=["damaged", "cut"])
+def test_a_code_that_cannot_be_read_is_told(bytes_: bytes) -> None:
+    stored = shrink({"m": torch.randn(64, 64)}, "coded", "here")
+    stored["m" + CODED] = torch.frombuffer(bytearray(bytes_), dtype=torch.uint8)
+    told = refusal(lambda: restore(stored, "there"))
+    assert told.startswith("there: m is damaged (")
+    assert told.endswith("); copy the model directory again")
+
+
+def test_a_code_without_scales_is_told() -> None:
+    stored = shrink({"m": torch.randn(64, 64)}, "coded", "here")
+    del stored["m" + SCALE]
+    assert refusal(lambda: restore(stored, "there")) == (
+        "there: the scales of m are missing, or not one for each row; copy the model directory again"
+    )

@@ -200,7 +200,8 @@ class Passes:
     def _encode(self, source: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Memory]:
         candidates = self.settings.length_candidates
         memory, scores = self.model.encode(source)
-        lengths, length_scores = length_candidates(scores, candidates)
+        extra = self.settings.extra_length if isinstance(self.model, LAT) else 0
+        lengths, length_scores = length_candidates(scores, candidates, extra)
         rows = torch.arange(len(source), device=self.device).repeat_interleave(candidates)
         if candidates > 1:
             memory = memory.select(rows)
