@@ -135,7 +135,7 @@ def _add_adapting(verbs: Any) -> None:
         "--storage",
         metavar="TYPE",
         default="int8",
-        help="type of the weights: int8 (default, a quarter), fp16 (a half)",
+        help="type of the weights: int8 (default, a quarter), fp16 (a half), coded (a seventh, rounded more)",
     )
 
     export = _verb(verbs, "export", run_export, "Write an AT model for another program.",

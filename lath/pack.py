@@ -24,7 +24,8 @@ from lath.vocab import vocab_files
 def pack(model: Path, out: Path, storage: str) -> None:
     """Write a copy of a model directory whose weights are stored as int8 or fp16."""
     if storage not in SMALLER:
-        raise UserError(f"unknown storage {storage!r}{did_you_mean(storage, SMALLER)}; use {' or '.join(SMALLER)}")
+        known = f"{', '.join(SMALLER[:-1])} or {SMALLER[-1]}"
+        raise UserError(f"unknown storage {storage!r}{did_you_mean(storage, SMALLER)}; use {known}")
     if is_exported(model):
         raise UserError(f"{model}: an exported model has its own format; name the model directory it came from")
     stored = read_storage(model)

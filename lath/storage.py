@@ -3,13 +3,13 @@
     stored = shrink(weights, "int8", where)
     weights = restore(stored, where)        # float32, each a rounding away from what it was
 
-int8 is a quarter of float32: every large matrix is whole numbers from -127 to 127 with one scale for each row, and what
-is left (norms, biases) is float16. fp16 is a half: everything is float16. coded is about a seventh: the whole numbers of
-int8 with larger steps, so that most of them are small, and those in fewer bits (Huffman's code, as zlib writes it).
+fp16 is a half: everything is float16. int8 is a quarter: every large matrix is whole numbers from -127 to 127 with one
+scale for each row, and what is left (norms, biases) is float16. coded is about a seventh: the whole numbers have larger
+steps, so that most of them are small, and small ones take fewer bits (Huffman's code, as zlib writes it).
 
-The rule of int8 is that of engine/int8.py, which rounds the rows of a matrix again when a CPU computes in int8. A row's largest
-number is stored as 127 or -127, so that rounding finds the very same numbers: what is stored and computed in int8 is
-rounded once.
+The rule of int8 is that of engine/int8.py, which rounds the rows of a matrix again when a CPU computes in int8. A row's
+largest number is stored as 127 or -127, so that rounding finds the very same numbers: what is stored and computed in
+int8 is rounded once.
 """
 
 from __future__ import annotations

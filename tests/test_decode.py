@@ -171,6 +171,13 @@ def test_a_length_that_is_next_to_impossible_is_not_tried() -> None:
     assert scores.exp().view(2, 5)[0].tolist() == pytest.approx([0.5, 0.47, 0.0199, 0.01, 0.5])
 
 
+def test_lengths_can_be_longer_than_predicted_up_to_the_position_table() -> None:
+    chances = torch.tensor([[0, 0, 0.01, 0.5, 0.47, 0.0199, 0.0001], [0.0, 0.0, 0.13, 0.12, 0.11, 0.1, 0.54]])
+    lengths, scores = length_candidates(chances.log(), 2, extra=1)
+    assert lengths.view(2, 2).tolist() == [[4, 5], [6, 3]]
+    assert torch.equal(scores, length_candidates(chances.log(), 2)[1])
+
+
 def test_what_is_computed_for_some_positions_stands_in_its_place() -> None:
     asked = torch.tensor([[True, False, True], [False, True, False]])
     states = torch.arange(12.0).view(2, 3, 2)

@@ -19,8 +19,8 @@ from lath.engine.int8 import Int8Linear, quantise
 from lath.errors import UserError
 from lath.model import Model, build_model
 from lath.storage import (
-    CODED,
     COARSE_STEP,
+    CODED,
     LEVELS,
     SCALE,
     SMALLER,
