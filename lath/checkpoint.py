@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from lath.config import DecodeSettings, NetworkSettings, settings_from_tree, to_tree
@@ -27,7 +27,7 @@ from lath.ema import MovingAverage
 from lath.errors import UserError
 from lath.files import whole_directory
 from lath.model import KINDS, Model
-from lath.storage import FULL, SMALLER, restore
+from lath.storage import FULL, SMALLER, restore, save_tensors
 from lath.vocab import Vocab, load_vocabs, save_vocabs
 
 FORMAT = 1
@@ -69,7 +69,7 @@ class LoadedModel:
 def save_model(directory: Path, weights: dict[str, Tensor], info: ModelInfo, vocabs: tuple[Vocab, Vocab]) -> None:
     """Write a model directory that does not exist yet."""
     with whole_directory(directory) as partial:
-        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, partial / WEIGHTS)
+        save_tensors({name: tensor.contiguous() for name, tensor in weights.items()}, partial / WEIGHTS)
         write_info(partial, info)
         save_vocabs(partial, *vocabs)
         (partial / CARD).write_text(model_card(info, weights), encoding="utf-8")
@@ -269,11 +269,11 @@ def save_checkpoint(
     with whole_directory(directory) as partial:
         trained = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
         if average is None:
-            save_file(trained, partial / WEIGHTS)
+            save_tensors(trained, partial / WEIGHTS)
         else:
-            save_file(average.weights, partial / WEIGHTS)
-            save_file(trained, partial / UNAVERAGED)
-        save_file(_optimizer_tensors(model, optimizer), partial / OPTIMIZER)
+            save_tensors(average.weights, partial / WEIGHTS)
+            save_tensors(trained, partial / UNAVERAGED)
+        save_tensors(_optimizer_tensors(model, optimizer), partial / OPTIMIZER)
         (partial / STATE).write_text(json.dumps({"format": FORMAT, **to_tree(state)}) + "\n", encoding="utf-8")
     return Checkpoint(directory, state)
 

@@ -10,19 +10,18 @@ import shutil
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from lath.checkpoint import CARD, WEIGHTS, load_model, read_storage, write_info
 from lath.engine.shortlist import FILE as SHORTLIST
 from lath.errors import UserError, did_you_mean
 from lath.exported import is_exported
 from lath.files import whole_directory
-from lath.storage import FULL, SMALLER, shrink
+from lath.storage import FULL, SMALLER, save_tensors, shrink
 from lath.vocab import vocab_files
 
 
 def pack(model: Path, out: Path, storage: str) -> None:
-    """Write a copy of a model directory whose weights are stored as int8 or fp16."""
+    """Write a copy of a model directory whose weights are stored in fewer bytes."""
     if storage not in SMALLER:
         known = f"{', '.join(SMALLER[:-1])} or {SMALLER[-1]}"
         raise UserError(f"unknown storage {storage!r}{did_you_mean(storage, SMALLER)}; use {known}")
@@ -36,7 +35,7 @@ def pack(model: Path, out: Path, storage: str) -> None:
         )
     with whole_directory(out) as partial:
         loaded = load_model(model, torch.device("cpu"))
-        save_file(shrink(loaded.model.state_dict(), storage, str(model)), partial / WEIGHTS)
+        save_tensors(shrink(loaded.model.state_dict(), storage, str(model)), partial / WEIGHTS)
         write_info(partial, loaded.info, storage)
         extras = [path for path in (model / CARD, model / SHORTLIST) if path.is_file()]
         for path in [*vocab_files(model), *extras]:

@@ -742,18 +742,18 @@ def test_a_full_disk_while_saving_a_checkpoint_loses_no_other(
     recipe: Path, toy_folder: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, run = toy_folder / "data", tmp_path / "run"
-    save, saved = lath.checkpoint.save_file, []
+    save, saved = lath.checkpoint.save_tensors, []
 
     def save_some(weights: Any, path: Path) -> None:
         saved.append(path)
         full() if len(saved) > 3 else save(weights, path)  # the second checkpoint's optimiser
 
-    monkeypatch.setattr(lath.checkpoint, "save_file", save_some)
+    monkeypatch.setattr(lath.checkpoint, "save_tensors", save_some)
     told = refused(capsys, "train", recipe, data, run)
     where = run / "checkpoints" / "step-8"
     assert told == f"disk full while writing {where}: free some space and run the same command again"
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-4"]
-    monkeypatch.setattr(lath.checkpoint, "save_file", save)
+    monkeypatch.setattr(lath.checkpoint, "save_tensors", save)
     ok(capsys, "train", recipe, data, run, "--resume")
     log = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [entry["step"] for entry in log if "loss" in entry] == list(range(1, 13))
@@ -764,12 +764,12 @@ def test_a_full_disk_while_averaging_packing_or_distilling(
 ) -> None:
     out = tmp_path / "out"
     with nothing_left_behind(tmp_path), monkeypatch.context() as patch:
-        patch.setattr(lath.checkpoint, "save_file", full)
+        patch.setattr(lath.checkpoint, "save_tensors", full)
         assert refused(capsys, "average", toy_run("AT"), out) == (
             f"disk full while writing {out}: free some space and run the same command again"
         )
     with nothing_left_behind(tmp_path), monkeypatch.context() as patch:
-        patch.setattr(lath.pack, "save_file", full)
+        patch.setattr(lath.pack, "save_tensors", full)
         assert refused(capsys, "pack", toy_run("AT") / "model", out) == (
             f"disk full while writing {out}: free some space and run the same command again"
         )

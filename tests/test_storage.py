@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from conftest import CPU, Runs
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from lath.checkpoint import load_model
@@ -29,6 +30,7 @@ from lath.storage import (
     encode,
     quantise_rows,
     restore,
+    save_tensors,
     shrink,
 )
 
@@ -188,6 +190,13 @@ def test_what_is_given_stays_as_it_is() -> None:
     restore(stored, "here")
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights.items())
     assert all(torch.equal(tensor, kept[name]) for name, tensor in stored.items())
+
+
+def test_a_file_of_tensors_may_be_read_by_whoever_may_read_the_files_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "beside").write_bytes(b"")
+    save_tensors({"m": torch.ones(2)}, tmp_path / "tensors", {"format": "1"})
+    assert (tmp_path / "tensors").stat().st_mode == (tmp_path / "beside").stat().st_mode
+    assert torch.equal(load_file(tmp_path / "tensors")["m"], torch.ones(2))
 
 
 # ---- the engine that rounds again ----------------------------------------------------------------------------------

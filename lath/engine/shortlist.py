@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -34,6 +33,7 @@ from lath.engine.int8 import Int8Linear, Int8Table, log_sum_exp
 from lath.errors import UserError
 from lath.model import Model
 from lath.progress import watched
+from lath.storage import save_tensors
 from lath.vocab import PAD, SPECIALS, same_tokens
 
 FILE, FORMAT = "shortlist.safetensors", 1
@@ -139,7 +139,7 @@ def save_shortlist(shortlist: Shortlist, model: Path) -> Path:
     """Put a shortlist into a model directory, its ids in two bytes each where they fit; returns the file."""
     stored = torch.uint16 if len(shortlist.always) <= 1 << 16 else torch.int32
     tensors = {"near": shortlist.near.to(stored), "always": shortlist.always}
-    save_file(tensors, model / FILE, metadata={"format": str(FORMAT)})
+    save_tensors(tensors, model / FILE, {"format": str(FORMAT)})
     return model / FILE
 
 
