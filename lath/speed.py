@@ -24,7 +24,7 @@ from lath.sentences import Text, throughput_lines
 from lath.translator import Translator
 
 STAGES = ("tokenise", "encode", "decode", "merge", "detokenise")
-NAMED = ("beam", "iterations", "length_candidates")
+NAMED = ("beam", "iterations", "length_candidates", "extra_length")
 """Settings that a signature tells in any case."""
 
 
@@ -181,7 +181,8 @@ def signature(row: Row, batch: int, tokens: float) -> str:
         parts.append(f"beam:{settings.beam}")
     else:
         piece = [f"K:{network.piece_length}"] if row.kind == "LAT" else []
-        parts += [*piece, f"it:{settings.iterations}", f"len:{settings.length_candidates}"]
+        longer = f"+{settings.extra_length}" if row.kind == "LAT" and settings.extra_length else ""
+        parts += [*piece, f"it:{settings.iterations}", f"len:{settings.length_candidates}{longer}"]
     parts += [f"{key}:{value}" for key, value in row.overrides.items() if key not in NAMED]
     parts += [f"b:{batch}", f"src:{tokens:.0f}", row.translator.engine, row.precision,
               device_name(row.translator.device)]  # fmt: skip

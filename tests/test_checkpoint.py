@@ -230,13 +230,13 @@ def drop_setting(directory: Path) -> None:
         ),
         (
             lambda d: change_config(d, storage="int4"),
-            "{d}/config.json: the weights are stored as 'int4', but this version of lath reads fp32, coded, int8, fp16; "
-            "update lath",
+            "{d}/config.json: the weights are stored as 'int4', but this version of lath reads "
+            "fp32, coded, int8, fp16; update lath",
         ),
         (
             lambda d: change_config(d, storage=["int8"]),
-            "{d}/config.json: the weights are stored as ['int8'], but this version of lath reads fp32, coded, int8, fp16; "
-            "update lath",
+            "{d}/config.json: the weights are stored as ['int8'], but this version of lath reads "
+            "fp32, coded, int8, fp16; update lath",
         ),
         (lambda d: change_config(d, network=3), None),
         (lambda d: change_config(d, joint="yes"), "{d}/config.json: joint: expected true or false, got 'yes'"),

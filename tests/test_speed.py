@@ -98,6 +98,7 @@ def test_the_numbers_of_a_row_come_from_its_times() -> None:
         ("AT", {}, "at|6-6|512|v:32000|beam:5|b:1|src:20|"),
         ("CMLM", {"iterations": 10, "length_candidates": 5}, "cmlm|6-6|512|v:32000|it:10|len:5|b:1|src:20|"),
         ("LAT", {"rules": "paper", "iterations": 2}, "lat|6-6|512|v:32000|K:3|it:2|len:1|rules:paper|b:1|src:20|"),
+        ("LAT", {"extra_length": 1, "length_candidates": 3}, "lat|6-6|512|v:32000|K:3|it:4|len:3+1|b:1|src:20|"),
     ],
 )
 def test_a_signature_tells_how_was_decoded(kind: str, overrides: dict[str, Any], start: str) -> None:

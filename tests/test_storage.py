@@ -67,9 +67,24 @@ def test_rows_by_hand() -> None:
     assert (numbers.dtype, scales.dtype) == (torch.int8, torch.float32)
 
 
-def test_a_matrix_in_int8_is_half_a_step_away_at_most() -> None:
+def finest(rows: Tensor) -> Tensor:
+    return rows.abs().amax(dim=1, keepdim=True) / LEVELS
+
+
+def coarse(rows: Tensor) -> Tensor:
+    return COARSE_STEP * rows.square().mean(dim=1, keepdim=True).sqrt()
+
+
+@pytest.mark.parametrize(
+    ("storage", "step", "ending", "type_"),
+    [("int8", finest, "", torch.int8), ("coded", coarse, CODED, torch.uint8)],
+    ids=["int8", "coded"],
+)
+def test_a_matrix_is_half_a_step_away_at_most(
+    storage: str, step: Callable[[Tensor], Tensor], ending: str, type_: torch.dtype
+) -> None:
     weights = wide_model().state_dict()
-    stored = shrink(weights, "int8", "here")
+    stored = shrink(weights, storage, "here")
     restored = restore(stored, "here")
     assert restored.keys() == weights.keys()
     quantised = 0
@@ -78,9 +93,8 @@ def test_a_matrix_in_int8_is_half_a_step_away_at_most() -> None:
         if tensor.dim() == 1:
             torch.testing.assert_close(restored[name], tensor, rtol=2**-11, atol=1e-7)
         else:
-            step = tensor.abs().amax(dim=1, keepdim=True) / LEVELS
-            assert stored[name].dtype == torch.int8
-            assert bool(((restored[name] - tensor).abs() <= 0.5001 * step).all())
+            assert stored[name + ending].dtype == type_
+            assert bool(((restored[name] - tensor).abs() <= 0.5001 * step(tensor)).all())
             quantised += 1
     assert quantised == sum(name.endswith(SCALE) for name in stored) > 10
 
@@ -97,23 +111,6 @@ def test_coded_rows_by_hand() -> None:
     numbers, scales = quantise_rows(matrix, 0.2)
     assert numbers.tolist() == [[10, -3, 1, 0], [0, 0, 0, 0], [10, 0, 0, 0]]
     torch.testing.assert_close(scales, torch.tensor([0.2 * (1.0981 / 4) ** 0.5, 1e-12 / 127, 100.0]), rtol=1e-4, atol=0)
-
-
-def test_a_coded_matrix_is_half_a_coarse_step_away_at_most() -> None:
-    weights = wide_model().state_dict()
-    stored = shrink(weights, "coded", "here")
-    restored = restore(stored, "here")
-    assert restored.keys() == weights.keys()
-    coded = 0
-    for name, tensor in weights.items():
-        if tensor.dim() == 1:
-            torch.testing.assert_close(restored[name], tensor, rtol=2**-11, atol=1e-7)
-        else:
-            step = COARSE_STEP * tensor.square().mean(dim=1, keepdim=True).sqrt()
-            assert bool(((restored[name] - tensor).abs() <= 0.5001 * step).all())
-            assert stored[name + CODED].dtype == torch.uint8
-            coded += 1
-    assert coded == sum(name.endswith(CODED) for name in stored) > 10
 
 
 @given(st.integers(1, 6), st.integers(1, 300), st.integers(0, 99))
