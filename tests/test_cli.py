@@ -312,7 +312,7 @@ def test_a_model_is_packed(toy_run: Runs, text: Path, tmp_path: Path, capsys: Ca
             f"{tmp_path / 'half'}: is packed already, as fp16, and to round the weights twice loses quality; "
         )
         assert refused(capsys, "pack", model, tmp_path / "again", "--storage", "int4") == (
-            "unknown storage 'int4' (did you mean 'int8'?); use int8 or fp16"
+            "unknown storage 'int4' (did you mean 'int8'?); use coded, int8 or fp16"
         )
 
 
