@@ -18,7 +18,7 @@ import zlib
 from pathlib import Path
 
 import torch
-from safetensors.torch import save
+from safetensors.torch import save_file
 from torch import Tensor
 
 from lath.errors import UserError
@@ -44,9 +44,12 @@ COARSE_STEP = 0.2
 def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
     """A safetensors file that may be read by whoever may read the files beside it.
 
-    The library's own `save_file` writes one that its owner alone may read, whatever the umask says.
+    The library writes one that its owner alone may read, whatever the umask says; an empty file tells what that is.
     """
-    path.write_bytes(save(tensors, metadata))
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path, metadata)
+    path.chmod(mode)
 
 
 def shrink(weights: dict[str, Tensor], storage: str, where: str) -> dict[str, Tensor]:
