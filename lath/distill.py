@@ -1,7 +1,8 @@
 """Sequence-level distillation: a teacher rewrites the target side of a corpus.
 
 Section 4.1 of the paper trains every non-autoregressive model on such text. Line n of the source becomes line n of
-the output. Work is kept in shards beside the output, each whole or absent, so a killed run goes on where it was.
+the output; a line that comes again, as where a corpus repeats what it holds dear, is translated once.
+Work is kept in shards beside the output, each whole or absent, so a killed run goes on where it was.
 The teacher may be an exported model (exported.py), which is faster on a CPU.
 Several ranks (distributed.py) take the shards in turn; the first joins them.
 """
@@ -12,7 +13,7 @@ import hashlib
 import itertools
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ def distill(
 ) -> int:
     """Translate `source` into `out`, shard by shard; returns the line count. The same call goes on after a kill."""
     shards = out.with_name(out.name + ".shards")
+    again: dict[bytes, bool] = {}
 
     def begin() -> tuple[int, int]:
         decoding = _check(translator, out, settings)
@@ -55,15 +57,14 @@ def distill(
         return lines, size
 
     def join() -> None:
-        with whole_file(out) as partial, partial.open("wb") as joined:
-            for shard in finished:
-                with shard.open("rb") as part:
-                    shutil.copyfileobj(part, joined)
+        translations = itertools.chain.from_iterable(map(read_lines, finished))
+        with whole_file(out) as partial, partial.open("w", encoding="utf-8", newline="\n") as joined:
+            joined.writelines(text + "\n" for text in _repeated(read_lines(source), translations, again, source))
         shutil.rmtree(shards)
 
     lines, size = lead(world, begin)
     with Bar("distilling", lines, "lines", shown=world.first) as bar:
-        chunks = enumerate(_chunks(read_lines(source), size))
+        chunks = enumerate(_chunks(_without_repeats(read_lines(source), again, bar), size))
         finished = gather(world, lambda: _write_shards(translator, shards, chunks, bar, world, settings))[0]
     lead(world, join)
     return lines
@@ -140,6 +141,40 @@ def _shard_name(number: int, lines: list[str]) -> str:
     """Tells whose translation a shard is: where the source was edited meanwhile, it is not taken for the new one's."""
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     return f"{number:06d}-{digest[:16]}.txt"
+
+
+def _without_repeats(lines: Iterable[str], again: dict[bytes, bool], bar: Bar) -> Iterator[str]:
+    """Each line where it first occurs; `again` learns of every line, by its digest, whether it comes again."""
+    for line in lines:
+        key = _digest(line)
+        if key in again:
+            again[key] = True
+            bar.advance()
+        else:
+            again[key] = False
+            yield line
+
+
+def _repeated(
+    lines: Iterable[str], translations: Iterator[str], again: dict[bytes, bool], source: Path
+) -> Iterator[str]:
+    """What `_without_repeats` left of the lines, translated, becomes the translation of all of them."""
+    kept: dict[bytes, str] = {}
+    for line in lines:
+        key = _digest(line)
+        if key not in kept:
+            text = next(translations, None)
+            if text is None or key not in again:
+                raise UserError(f"{source}: was changed while it was translated; run the same command again")
+            if not again[key]:
+                yield text
+                continue
+            kept[key] = text
+        yield kept[key]
+
+
+def _digest(line: str) -> bytes:
+    return hashlib.blake2b(line.encode(), digest_size=16).digest()
 
 
 def _chunks(lines: Iterator[str], size: int) -> Iterator[list[str]]:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from conftest import Runs
 
+import lath.distill
 from lath.distill import SHARD_LINES, distill
 from lath.errors import UserError
 from lath.export import export
@@ -78,6 +79,29 @@ def test_the_output_is_the_translation_line_by_line(
     assert [path.name for path in out.parent.iterdir()] == ["train.tgt"]
 
 
+def test_a_line_that_comes_again_is_translated_once(model: Path, tmp_path: Path) -> None:
+    source, out = tmp_path / "train.src", tmp_path / "train.tgt"
+    lines = [*LINES, *LINES[:4], "new", *LINES, "", "new"]
+    source.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    watched = Watched(load(model, "cpu"))
+    assert run(watched, model, source, out, beam=1) == len(lines)
+    assert watched.asked == [*LINES, "new"]
+    written = out.read_text(encoding="utf-8").split("\n")[:-1]
+    assert [text.partition(":")[0] for text in written] == [line.strip() for line in lines]
+    assert written[: len(LINES)] == written[len(LINES) + 5 : -2]
+
+
+def test_a_source_that_changes_meanwhile_is_told(model: Path, source: Path, tmp_path: Path) -> None:
+    class Meddling(Watched):
+        def hypotheses(self, lines: list[str], **settings: Any) -> Iterator[Hypothesis]:
+            yield from super().hypotheses(lines, **settings)
+            source.write_text("".join(f"{line}!\n" for line in LINES), encoding="utf-8")
+
+    assert refusal(Meddling(load(model, "cpu")), model, source, tmp_path / "train.tgt", beam=1) == (
+        f"{source}: was changed while it was translated; run the same command again"
+    )
+
+
 def test_packed_text_without_a_last_line_end_is_read(model: Path, source: Path, tmp_path: Path) -> None:
     packed = tmp_path / "train.src.gz"
     packed.write_bytes(gzip.compress(source.read_bytes().rstrip(b"\n").replace(b"\n", b"\r\n")))
@@ -118,7 +142,7 @@ def test_a_run_that_was_stopped_before_the_end_is_only_joined(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(shutil, "copyfileobj", killed)
+        patch.setattr(lath.distill, "_repeated", killed)
         run(Watched(translator), model, source, out)
     assert not out.exists()
     again = Watched(translator)
