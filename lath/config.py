@@ -352,15 +352,15 @@ def check_recipe(recipe: Recipe, where: str) -> None:
             f"data.max_length {data.max_length} does not fit network.max_positions {network.max_positions}; "
             f"set network.max_positions to {longest + 1} or more",
         ),
+        (0 <= objective.alpha <= 1, "objective: alpha must be 0 to 1"),
+        (0 <= objective.label_smoothing < 1, "objective: label_smoothing must be at least 0 and below 1"),
+        (0 <= objective.deletion_rate < 1, "objective: deletion_rate must be at least 0 and below 1"),
+        (0 <= objective.insertion_rate < 1, "objective: insertion_rate must be at least 0 and below 1"),
         (
             longest + inserted < network.max_positions,
             f"data.max_length {data.max_length} with up to {inserted} inserted masks does not fit "
             f"network.max_positions {network.max_positions}; set that to {longest + inserted + 1} or more",
         ),
-        (0 <= objective.alpha <= 1, "objective: alpha must be 0 to 1"),
-        (0 <= objective.label_smoothing < 1, "objective: label_smoothing must be at least 0 and below 1"),
-        (0 <= objective.deletion_rate < 1, "objective: deletion_rate must be at least 0 and below 1"),
-        (0 <= objective.insertion_rate < 1, "objective: insertion_rate must be at least 0 and below 1"),
         (
             not objective.delete_from_short or objective.deletion_rate > 0,
             "objective: delete_from_short needs a deletion_rate above 0",
