@@ -24,6 +24,7 @@ from conftest import Runs
 
 import lath.checkpoint
 import lath.data
+import lath.distill
 import lath.pack
 import lath.shipped
 import lath.translator
@@ -774,7 +775,7 @@ def test_a_full_disk_while_averaging_packing_or_distilling(
             f"disk full while writing {out}: free some space and run the same command again"
         )
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "copyfileobj", full)
+        patch.setattr(lath.distill, "_repeated", full)
         assert refused(capsys, "distill", toy_run("AT") / "model", text, out) == (
             f"disk full while writing {out}: free some space and run the same command again"
         )
