@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lath.config import DecodeSettings, NetworkSettings, settings_from_tree, to_tree
@@ -27,7 +27,7 @@ from lath.ema import MovingAverage
 from lath.errors import UserError
 from lath.files import whole_directory
 from lath.model import KINDS, Model
-from lath.storage import FULL, SMALLER, restore, save_tensors
+from lath.storage import FULL, SMALLER, restore
 from lath.vocab import Vocab, load_vocabs, save_vocabs
 
 FORMAT = 1
@@ -161,6 +161,17 @@ def load_model(directory: Path, device: torch.device) -> LoadedModel:
         model = KINDS[info.network.kind](info.network, info.source_size, info.target_size, info.joint)
     fill_weights(model, weights, directory / WEIGHTS)
     return LoadedModel(model.to(device).eval(), info, source_vocab, target_vocab)
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """A safetensors file that may be read by whoever may read the files beside it.
+
+    The library writes one that its owner alone may read, whatever the umask says; an empty file tells what that is.
+    """
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path, metadata)
+    path.chmod(mode)
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import torch
 
-from lath.checkpoint import CARD, WEIGHTS, load_model, read_storage, write_info
+from lath.checkpoint import CARD, WEIGHTS, load_model, read_storage, save_tensors, write_info
 from lath.engine.shortlist import FILE as SHORTLIST
 from lath.errors import UserError, did_you_mean
 from lath.exported import is_exported
 from lath.files import whole_directory
-from lath.storage import FULL, SMALLER, save_tensors, shrink
+from lath.storage import FULL, SMALLER, shrink
 from lath.vocab import vocab_files
 
 

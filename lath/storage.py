@@ -15,10 +15,8 @@ int8 is rounded once.
 from __future__ import annotations
 
 import zlib
-from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from lath.errors import UserError
@@ -41,17 +39,6 @@ COARSE_STEP = 0.2
 """The step of `coded`, by a row's root mean square: 4.5 bits a weight; finer steps cost bits, coarser ones BLEU."""
 
 
-def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """A safetensors file that may be read by whoever may read the files beside it.
-
-    The library writes one that its owner alone may read, whatever the umask says; an empty file tells what that is.
-    """
-    path.touch()
-    mode = path.stat().st_mode
-    save_file(tensors, path, metadata)
-    path.chmod(mode)
-
-
 def shrink(weights: dict[str, Tensor], storage: str, where: str) -> dict[str, Tensor]:
     """Weights by name as they are stored; `where` they are from is told when they are no sound numbers."""
     assert storage in SMALLER, storage
@@ -67,7 +54,7 @@ def shrink(weights: dict[str, Tensor], storage: str, where: str) -> dict[str, Te
             stored[name] = half
         elif storage == "coded" and tensor.dim() == 2:
             numbers, stored[name + SCALE] = quantise_rows(tensor.detach().float(), COARSE_STEP)
-            stored[name + CODED] = encode(numbers)
+            stored[name + CODED] = write_code(numbers)
         else:
             stored[name], stored[name + SCALE] = quantise_rows(tensor.detach().float())
     return stored
@@ -90,33 +77,44 @@ def quantise_rows(matrix: Tensor, least: float = 0.0) -> tuple[Tensor, Tensor]:
     return numbers.view(matrix.shape), scales
 
 
-def encode(numbers: Tensor) -> Tensor:
+def write_code(numbers: Tensor) -> Tensor:
     """int8 numbers as the bytes of a zlib stream that looks for no repetitions: there are none."""
     coder = zlib.compressobj(level=9, memLevel=9, strategy=zlib.Z_HUFFMAN_ONLY)
     coded = coder.compress(numbers.numpy().tobytes()) + coder.flush()
     return torch.frombuffer(bytearray(coded), dtype=torch.uint8)
 
 
-def decode(coded: Tensor, rows: int) -> Tensor:
-    """The matrix that `encode` was given."""
+def read_code(coded: Tensor, rows: int) -> Tensor:
+    """The matrix of so many rows that `write_code` was given."""
     return torch.frombuffer(bytearray(zlib.decompress(coded.numpy().tobytes())), dtype=torch.int8).view(rows, -1)
+
+
+def _read_codes(stored: dict[str, Tensor], where: str) -> dict[str, Tensor]:
+    """The same with int8 matrices in place of coded ones."""
+    plain: dict[str, Tensor] = {}
+    for key, tensor in stored.items():
+        name = key.removesuffix(CODED)
+        if name == key:
+            plain[name] = tensor
+            continue
+        scales = stored.get(name + SCALE, torch.ones(1))  # that they are missing is told by `restore`
+        try:
+            plain[name] = read_code(tensor, len(scales))
+        except (zlib.error, RuntimeError) as error:
+            raise UserError(f"{where}: {name} is damaged ({error}); copy the model directory again") from None
+    return plain
 
 
 def restore(stored: dict[str, Tensor], where: str) -> dict[str, Tensor]:
     """The float32 weights of what `shrink` has made; `where` it was stored is told when parts are missing."""
+    stored = _read_codes(stored, where)
     scales = {name.removesuffix(SCALE): tensor for name, tensor in stored.items() if name.endswith(SCALE)}
     weights: dict[str, Tensor] = {}
-    for key, kept in stored.items():
-        if key.endswith(SCALE):
+    for name, tensor in stored.items():
+        if name.endswith(SCALE):
             continue
-        name, tensor = key.removesuffix(CODED), kept
-        if key.endswith(CODED) and name in scales:
-            try:
-                tensor = decode(kept, len(scales[name]))
-            except (zlib.error, RuntimeError) as error:
-                raise UserError(f"{where}: {name} is damaged ({error}); copy the model directory again") from None
         weights[name] = tensor.float()
-        if tensor.dtype == torch.int8 or key.endswith(CODED):
+        if tensor.dtype == torch.int8:
             scale = scales.pop(name, None)
             if scale is None or scale.shape != tensor.shape[:1]:
                 raise UserError(

@@ -307,10 +307,11 @@ def _open_corpora(recipe: Recipe, data: Path) -> tuple[Corpus, Corpus]:
     """Training and validation pairs, which must suit the recipe."""
     corpus, valid = Corpus.open(data, "train"), Corpus.open(data, "valid")
     longest = int(max(corpus.source_lengths.max(), corpus.target_lengths.max()))
-    if longest + 2 >= recipe.network.max_positions:
+    needed = longest + 3 + math.ceil(recipe.objective.insertion_rate * longest)
+    if needed > recipe.network.max_positions:
         raise UserError(
             f"{data}: has sentences of {longest} tokens, network.max_positions {recipe.network.max_positions} "
-            f"is too small; set it to {longest + 3} or more"
+            f"is too small; set it to {needed} or more"
         )
     if len(valid) == 0:
         raise UserError(f"{data}: no validation pairs; set data.valid_source and data.valid_target and prepare again")

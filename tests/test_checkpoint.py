@@ -33,6 +33,7 @@ from lath.checkpoint import (
     read_storage,
     save_checkpoint,
     save_model,
+    save_tensors,
     write_info,
 )
 from lath.config import DecodeSettings, NetworkSettings
@@ -526,3 +527,10 @@ def test_a_run_is_averaged_by_its_best(toy_run: Runs, tmp_path: Path) -> None:
     average_run(run, 2, tmp_path / "both")
     mean = average_weights([checkpoint.directory for checkpoint in checkpoints])
     assert all(torch.equal(tensor, mean[name]) for name, tensor in load_file(tmp_path / "both" / WEIGHTS).items())
+
+
+def test_a_file_of_tensors_may_be_read_by_whoever_may_read_the_files_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "beside").write_bytes(b"")
+    save_tensors({"m": torch.ones(2)}, tmp_path / "tensors", {"format": "1"})
+    assert (tmp_path / "tensors").stat().st_mode == (tmp_path / "beside").stat().st_mode
+    assert torch.equal(load_file(tmp_path / "tensors")["m"], torch.ones(2))

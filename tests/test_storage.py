@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 from conftest import CPU, Runs
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
 from lath.checkpoint import load_model
@@ -26,12 +25,11 @@ from lath.storage import (
     SCALE,
     SMALLER,
     SMALLEST_MATRIX,
-    decode,
-    encode,
     quantise_rows,
+    read_code,
     restore,
-    save_tensors,
     shrink,
+    write_code,
 )
 
 WIDE = NetworkSettings(
@@ -116,7 +114,7 @@ def test_coded_rows_by_hand() -> None:
 @given(st.integers(1, 6), st.integers(1, 300), st.integers(0, 99))
 def test_a_code_is_read_as_it_was_written(rows: int, columns: int, seed: int) -> None:
     numbers = torch.randint(-127, 128, (rows, columns), dtype=torch.int8, generator=torch.Generator().manual_seed(seed))
-    assert torch.equal(decode(encode(numbers), rows), numbers)
+    assert torch.equal(read_code(write_code(numbers), rows), numbers)
 
 
 def test_half_precision_keeps_eleven_bits() -> None:
@@ -187,13 +185,6 @@ def test_what_is_given_stays_as_it_is() -> None:
     restore(stored, "here")
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights.items())
     assert all(torch.equal(tensor, kept[name]) for name, tensor in stored.items())
-
-
-def test_a_file_of_tensors_may_be_read_by_whoever_may_read_the_files_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "beside").write_bytes(b"")
-    save_tensors({"m": torch.ones(2)}, tmp_path / "tensors", {"format": "1"})
-    assert (tmp_path / "tensors").stat().st_mode == (tmp_path / "beside").stat().st_mode
-    assert torch.equal(load_file(tmp_path / "tensors")["m"], torch.ones(2))
 
 
 # ---- the engine that rounds again ----------------------------------------------------------------------------------

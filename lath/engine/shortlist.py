@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lath.checkpoint import read_info
+from lath.checkpoint import read_info, save_tensors
 from lath.config import DecodeSettings
 from lath.data import Corpus, read_data_info
 from lath.decode import Decoded, decode
@@ -33,7 +33,6 @@ from lath.engine.int8 import Int8Linear, Int8Table, log_sum_exp
 from lath.errors import UserError
 from lath.model import Model
 from lath.progress import watched
-from lath.storage import save_tensors
 from lath.vocab import PAD, SPECIALS, same_tokens
 
 FILE, FORMAT = "shortlist.safetensors", 1
