@@ -103,7 +103,7 @@ def check_command(line: str, recipe: Path) -> None:
 def test_the_commands_of_the_page_fit(path: Path) -> None:
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     lines = re.findall(r"^lath .+$", text, re.MULTILINE)
-    assert len(lines) == 13
+    assert len(lines) == 15
     for line in lines:
         check_command(line.replace("$recipe", str(path)).replace("$run", "runs/x").replace("$source", "data/x"), path)
 
@@ -112,7 +112,7 @@ def test_the_comparisons_of_the_page_fit() -> None:
     compare = load_script("recipes/compare.py")
     text = re.sub(r"\\\n", "", (FOLDER / "README.md").read_text(encoding="utf-8"))
     lines = re.findall(r"^python recipes/compare\.py (.+)$", text, re.MULTILINE)
-    assert len(lines) == 13
+    assert len(lines) == 15
     for line in lines:
         options = compare.build_parser().parse_args(shlex.split(line))
         for name in options.systems:
