@@ -105,7 +105,7 @@ class ObjectiveSettings:
     """Let deletions reach the whole share, and one word where that is less: otherwise up to 9 words never lose one."""
     insertion_rate: float = 0.0
     """Up to this share of the target's words, and one at the least, has a mask too many before it in the decoder
-    input (LAT); 0 inserts none. It helps short sentences; with 0.15 long ones come out too short."""
+    input (LAT); 0 inserts none. It helps short sentences; with 0.15 long ones came out too short."""
     deleted_as_masked: bool = False
     """Give deleted tokens the weight of masked ones; the authors' program follows the mask draw alone."""
     mask_everything: bool = False
