@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from lath.batches import pad
 from lath.config import DecodeSettings, Kind, NetworkSettings
 from lath.decode import decode
+from lath.engine.graphs import uncollected
 from lath.engine.passes import Passes, target_width
 from lath.model import CMLM, LAT, build_model
 from lath.vocab import EOS
@@ -89,6 +91,17 @@ def test_old_shapes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
         source = sentences(count, count)
         assert [r.ids for r in passes.decode(source)] == [r.ids for r in decode(model, source, settings)]
         assert len(passes._encoders) + len(passes._decoders) <= 4
+
+
+@pytest.mark.parametrize("way", ["four", "early"])
+def test_what_nobody_holds_is_gone_at_once(way: str) -> None:
+    # On a GPU it holds gigabytes and recordings, and the collector of circles comes when it likes.
+    passes = Passes(wild_model("LAT", 2), WAYS[way])
+    passes.decode(sentences(2, 2))
+    watched = weakref.ref(passes)
+    with uncollected():
+        del passes
+        assert watched() is None
 
 
 def test_stopping_early_saves_passes() -> None:

@@ -6,8 +6,10 @@ sets the pace. A recording fixes every shape and address, so what varies must be
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -32,7 +34,7 @@ class Recording(Generic[Result]):
                 work()
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
+        with uncollected(), torch.cuda.graph(self._graph, pool=pool):
             self._result = work()
         torch.cuda.set_rng_state(random_state)
 
@@ -40,6 +42,18 @@ class Recording(Generic[Result]):
         """Start the recorded work; the result is in the same tensors every time."""
         self._graph.replay()
         return self._result
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep Python's collector of circles away: should it find a recording to destroy, the one being made is spoilt."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def tensors_of(value: Any) -> list[Tensor]:

@@ -193,19 +193,9 @@ class Passes:
         if (batch, width) not in self._encoders:
             self._make_room()
             inputs = filled_up(torch.zeros((0, 0), dtype=torch.long), batch, width).to(self.device)
-            work = recorded(lambda: self._encode(inputs[:-1], inputs[-1, 0]), self.device, self._pool)
+            work = recorded(partial(_encode, self.model, self.settings, inputs), self.device, self._pool)
             self._encoders[batch, width] = _Encoded(inputs, work, *work())
         return self._encoders[batch, width]
-
-    def _encode(self, source: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Memory]:
-        candidates = self.settings.length_candidates
-        memory, scores = self.model.encode(source)
-        extra = self.settings.extra_length if isinstance(self.model, LAT) else 0
-        lengths, length_scores = length_candidates(scores, candidates, extra)
-        rows = torch.arange(len(source), device=self.device).repeat_interleave(candidates)
-        if candidates > 1:
-            memory = memory.select(rows)
-        return lengths.masked_fill(rows >= real, 2), length_scores, memory
 
     def _decoder(self, encoded: _Encoded, wide: int) -> Callable[[], Tensor]:
         """Every pass for a shape, made at its first use."""
@@ -217,33 +207,25 @@ class Passes:
 
     def _rounds(self, encoded: _Encoded, wide: int) -> Callable[[], Tensor]:
         """The passes in one work; in one work each where the device is asked after each whether all are done."""
-        passes = range(1, self.settings.iterations + 1)
-        rounds = [[number] for number in passes] if self.settings.stop_early else [list(passes)]
+        passes, stop_early = range(1, self.settings.iterations + 1), self.settings.stop_early
+        rounds = [[number] for number in passes] if stop_early else [list(passes)]
         states = [first_state(self.model, encoded.lengths, wide)]
         works: list[Callable[[], tuple[State, Tensor]]] = []
         for number in range(len(rounds)):
-            work = recorded(partial(self._round, encoded, states, number, rounds[number]), self.device, self._pool)
+            round_ = partial(_round, self.model, self.settings, encoded, states, number, rounds[number])
+            work = recorded(round_, self.device, self._pool)
             works.append(work)
             states.append(work()[0])  # what the next work reads
 
+        # Nothing of `self` in here: it keeps this, and a circle would be left to the collector with all its memory.
         def run() -> Tensor:
             for number, work in enumerate(works, start=1):
                 states[number], summary = work()
-                if self.settings.stop_early and bool(states[number].done.all()):
+                if stop_early and bool(states[number].done.all()):
                     break
             return summary
 
         return run
-
-    def _round(
-        self, encoded: _Encoded, states: list[State], number: int, iterations: list[int]
-    ) -> tuple[State, Tensor]:
-        """Some passes after the state of that number; the first of all states depends on the lengths alone."""
-        wide = states[0].inputs.shape[1]
-        state = states[number] if number else first_state(self.model, encoded.lengths, wide)
-        for iteration in iterations:
-            state = next_state(self.model, self.settings, encoded, state, iteration)
-        return state, _summary(state, encoded.real, self.settings.length_candidates)
 
     def _make_room(self) -> None:
         if len(self._encoders) + len(self._decoders) >= MOST_SHAPES:
@@ -252,6 +234,35 @@ class Passes:
             self._pool = None
         if self._pool is None and self.device.type == "cuda":
             self._pool = torch.cuda.graph_pool_handle()
+
+
+def _encode(model: CMLM | LAT, settings: DecodeSettings, inputs: Tensor) -> tuple[Tensor, Tensor, Memory]:
+    """The first work: what `_Encoded` holds, of its inputs."""
+    source, real = inputs[:-1], inputs[-1, 0]
+    candidates = settings.length_candidates
+    memory, scores = model.encode(source)
+    extra = settings.extra_length if isinstance(model, LAT) else 0
+    lengths, length_scores = length_candidates(scores, candidates, extra)
+    rows = torch.arange(len(source), device=inputs.device).repeat_interleave(candidates)
+    if candidates > 1:
+        memory = memory.select(rows)
+    return lengths.masked_fill(rows >= real, 2), length_scores, memory
+
+
+def _round(
+    model: CMLM | LAT,
+    settings: DecodeSettings,
+    encoded: _Encoded,
+    states: list[State],
+    number: int,
+    iterations: list[int],
+) -> tuple[State, Tensor]:
+    """The second work: some passes after the state of that number; the first of all depends on the lengths alone."""
+    wide = states[0].inputs.shape[1]
+    state = states[number] if number else first_state(model, encoded.lengths, wide)
+    for iteration in iterations:
+        state = next_state(model, settings, encoded, state, iteration)
+    return state, _summary(state, encoded.real, settings.length_candidates)
 
 
 def first_state(model: CMLM | LAT, lengths: Tensor, wide: int) -> State:

@@ -18,6 +18,7 @@ from lath.decode import beam_search, decode
 from lath.engine.beam import BeamSearch
 from lath.engine.beam_attention import BeamMask, _attend_through_table, attend_few, attend_gathered, few_queries
 from lath.engine.decoding import RecordedDecoder
+from lath.engine.graphs import Recording
 from lath.engine.passes import Passes
 from lath.model import AT, LocalTranslator, Residual, build_model, padded_size, top_tokens
 from lath.train import train
@@ -108,6 +109,21 @@ def test_recorded_passes_give_what_the_cpu_gives(kind: Kind, way: str) -> None:
         found = Passes(model.cuda(), settings).decode(source)
         assert [result.ids for result in found] == [result.ids for result in expected]
         assert [result.iterations for result in found] == [result.iterations for result in expected]
+
+
+def test_garbage_does_not_spoil_what_is_being_recorded() -> None:
+    numbers = torch.arange(4.0, device="cuda")
+    old = [Recording(lambda: numbers * 2)]
+
+    def work() -> torch.Tensor:
+        if torch.cuda.is_current_stream_capturing():
+            circle: list[object] = [old.pop()]  # nobody will hold this recording any more ...
+            circle.append(circle)
+            del circle
+            assert len([[] for _ in range(10_000)]) == 10_000  # ... and so many new lists call the collector
+        return numbers + 1
+
+    assert torch.equal(Recording(work).replay(), numbers + 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
