@@ -112,7 +112,7 @@ def test_the_comparisons_of_the_page_fit() -> None:
     compare = load_script("recipes/compare.py")
     text = re.sub(r"\\\n", "", (FOLDER / "README.md").read_text(encoding="utf-8"))
     lines = re.findall(r"^python recipes/compare\.py (.+)$", text, re.MULTILINE)
-    assert len(lines) == 15
+    assert len(lines) == 16
     for line in lines:
         options = compare.build_parser().parse_args(shlex.split(line))
         for name in options.systems:
