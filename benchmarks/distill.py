@@ -21,10 +21,10 @@ from random_models import write_random_model
 
 import lath
 from lath.config import NetworkSettings
-from lath.export import export
+from lath.engine.export import export
 from lath.files import read_lines
+from lath.text.vocab import learn_sentencepiece
 from lath.translator import Translator, load
-from lath.vocab import learn_sentencepiece
 
 VOCABULARY_LINES = 50_000
 QUANTIZATIONS = ("float32", "int8")

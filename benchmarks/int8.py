@@ -29,14 +29,14 @@ from random_models import write_random_model
 from torch import Tensor
 
 import lath
-from lath.config import NetworkSettings
+from lath.config import RULE_SETS, NetworkSettings
+from lath.decoding.merge import mask_count, merge_pieces, next_input, wrap
+from lath.engine.ctranslate2 import import_ctranslate2, token_names
+from lath.engine.export import export
 from lath.engine.int8 import choose_backend, quantise
 from lath.engine.shortlist import with_shortlist
-from lath.export import export
-from lath.exported import import_ctranslate2, token_names
-from lath.merge import RULE_SETS, mask_count, merge_pieces, next_input, wrap
-from lath.model import LAT, build_model
-from lath.vocab import BOS, EOS, MASK, SPECIALS, load_vocabs
+from lath.model.network import LAT, build_model
+from lath.text.vocab import BOS, EOS, MASK, SPECIALS, load_vocabs
 
 PARTS = ("shortlist", "encode", "decode", "pieces", "merge")
 

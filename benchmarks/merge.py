@@ -20,9 +20,10 @@ import time
 import torch
 from torch import Tensor
 
+from lath.config import RULE_SETS, MergeRules
+from lath.decoding.merge import mask_count, merge_pieces, next_input, wrap
 from lath.engine.merge_batch import MergeStep, merge_batch
 from lath.engine.merge_kernel import available, merge_on_device
-from lath.merge import RULE_SETS, MergeRules, mask_count, merge_pieces, next_input, wrap
 
 BOS, EOS, MASK, FIRST_WORD, VOCABULARY = 0, 2, 4, 10, 8000
 BAR_MS = 0.5

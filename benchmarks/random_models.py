@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
-from lath.checkpoint import ModelInfo, save_model
 from lath.config import DecodeSettings, NetworkSettings
-from lath.model import AT, build_model
-from lath.vocab import EOS, Vocab
+from lath.model.directory import ModelInfo, save_model
+from lath.model.network import AT, build_model
+from lath.text.vocab import EOS, Vocab
 
 SEED = 1
 

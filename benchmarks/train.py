@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 
 import lath
-from lath.batches import make_batch, plan_epoch
 from lath.config import Recipe, load_recipe, merge_overrides, recipe_from_tree
-from lath.data import Corpus
-from lath.flops import peak_flops, update_flops
-from lath.train import build_learner, update
-from lath.translator import choose_device
+from lath.devices import choose_device
+from lath.text.corpus import Corpus
+from lath.training.batches import make_batch, plan_epoch
+from lath.training.flops import peak_flops, update_flops
+from lath.training.loop import build_learner, update
 
 WARM_UP = 5
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import lath
-from lath.show import explain
+from lath.analysis.show import explain
 
 SENTENCES = Path(__file__).with_name("everyday.de").read_text(encoding="utf-8").splitlines()
 STEP_BY_STEP = SENTENCES[0]

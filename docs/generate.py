@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lath.cli import reference
-from lath.config import Recipe
-from lath.merge import MergeRules
+from lath.config import MergeRules, Recipe
 
 FOLDER = Path(__file__).parent
 SECTIONS: dict[str, type[Any]] = {**typing.get_type_hints(Recipe), "decode.merge": MergeRules}

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from lath import __version__
 from lath.errors import UserError, did_you_mean
-from lath.shipped import DEFAULT_MODEL
+from lath.model.bundled import DEFAULT_MODEL
 from lath.verbs import (
     run_average,
     run_bench,

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from lath.errors import UserError, did_you_mean
-from lath.merge import RULE_SETS, MergeRules
 
 Kind = Literal["AT", "CMLM", "LAT"]
 
@@ -170,6 +169,33 @@ class TrainSettings:
     average kept while training."""
     ema_decay: float = 0.999
     """Share of the moving average kept at each step (average = "ema"); lower in the first steps."""
+
+
+@dataclass(frozen=True)
+class MergeRules:
+    """How pieces are merged and how the length is adjusted between passes."""
+
+    collapse_repeats: bool = True
+    """Adjacent equal tokens inside one piece become one, before anything is merged."""
+    concatenate_exact: bool = True
+    """First join each piece whose head repeats the tail of the text so far, exactly and without any scoring."""
+    edge_rules: bool = True
+    """What only the left side has before the first match, and only the right after the last, stays unscored."""
+    empty_probability: float = 0.25
+    """The probability an empty span is worth when it competes with a span of tokens."""
+    band: float = 0.05
+    """Relative length difference that is left alone between passes; 1 or more is a number of tokens."""
+    adjust_to: Literal["edge", "input"] = "edge"
+    """Outside the band, adjust to the nearest edge of the band or to the input length itself."""
+    slot_after_eos: bool = False
+    """Let masks also be inserted behind the end of the sentence (as the authors' program does)."""
+
+
+# Departure: both rule sets keep the two edge rules, which Algorithm 1 does not have; the published results do.
+RULE_SETS: dict[str, MergeRules] = {
+    "official": MergeRules(),
+    "paper": MergeRules(collapse_repeats=False, concatenate_exact=False, adjust_to="input"),
+}
 
 
 @dataclass(frozen=True)

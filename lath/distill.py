@@ -17,15 +17,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from lath.checkpoint import CONFIG, WEIGHTS
 from lath.config import to_tree
-from lath.distributed import ALONE, World, gather, lead
+from lath.engine.ctranslate2 import deciding_files, is_exported
 from lath.errors import UserError
-from lath.exported import deciding_files, is_exported
 from lath.files import count_lines, read_lines, whole_directory, whole_file
+from lath.model.directory import CONFIG, WEIGHTS
 from lath.progress import Bar
+from lath.text.vocab import vocab_files
+from lath.training.ranks import ALONE, World, gather, lead
 from lath.translator import READ_AHEAD, Translator
-from lath.vocab import vocab_files
 
 SHARD_LINES = 10_000
 """Lines of a shard, unless large batches of like length need more to choose from."""

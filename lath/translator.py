@@ -14,28 +14,27 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lath.batches import pad
-from lath.checkpoint import LoadedModel, ModelInfo, load_model
-from lath.config import DecodeSettings, check_decode, settings_from_tree, to_tree
-from lath.decode import Decoded, Pass
+from lath.config import DecodeSettings, MergeRules, check_decode, settings_from_tree, to_tree
+from lath.decoding.decoder import Decoded, Pass
+from lath.devices import choose_device, choose_precision
+from lath.engine.ctranslate2 import Exported, LoadedExport, is_exported, load_exported
 from lath.engine.decoding import (
     BatchedDecoder,
     PlainDecoder,
     RecordedDecoder,
     Works,
     choose_decoder,
-    choose_precision,
     with_precision,
     works,
 )
 from lath.engine.shortlist import Shortlist, has_shortlist, load_shortlist
 from lath.errors import UserError
-from lath.exported import Exported, LoadedExport, is_exported, load_exported
-from lath.merge import MergeRules
-from lath.model import Model
-from lath.shipped import find_model
-from lath.split import split_long
-from lath.vocab import EOS, Vocab
+from lath.model.bundled import find_model
+from lath.model.directory import LoadedModel, ModelInfo, load_model
+from lath.model.network import Model
+from lath.model.padding import pad
+from lath.text.segment import split_long
+from lath.text.vocab import EOS, Vocab
 
 SUITABLE_ROWS = {"cpu": 32, "cuda": 512}
 """Sentences, times the lengths tried for each, decoded side by side where the settings ask for no number. On a CPU
@@ -57,26 +56,6 @@ class Hypothesis:
     """Pieces a line over the model's maximum was translated in; 0 for a blank line."""
     passes: list[list[Pass]] = field(default_factory=list)
     """With trace: each part's passes."""
-
-
-def choose_device(name: str) -> torch.device:
-    """A torch device by name; `auto` takes a GPU where there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device: torch.device | None = torch.device(name)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise UserError(f"unknown device {name!r}; use cpu, cuda or auto")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("device cuda: this machine has no usable GPU; use --device cpu")
-    if device.type == "cuda":
-        # cuDNN's attention builds a plan for each new shape: half a second a batch where lengths vary.
-        torch.backends.cuda.enable_cudnn_sdp(False)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"device {name}: this machine has {torch.cuda.device_count()} GPUs, the first is cuda:0")
-    return device
 
 
 def load(model: str | Path, device: str = "auto", precision: str = "auto", engine: str = "auto") -> Translator:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from lath.errors import UserError
 from lath.files import STANDARD_INPUT
-from lath.shipped import DEFAULT_MODEL, default_model, find_model
+from lath.model.bundled import DEFAULT_MODEL, default_model, find_model
 
 if TYPE_CHECKING:
-    from lath.distributed import World
+    from lath.training.ranks import World
     from lath.translator import Translator
 
 BENCH_COUNTS = ("sentences", "repeats", "batches", "lengths")
@@ -27,7 +27,7 @@ BENCH_COUNTS = ("sentences", "repeats", "batches", "lengths")
 def run_prepare(arguments: argparse.Namespace) -> None:
     """Text to a data directory."""
     from lath.config import load_recipe
-    from lath.data import prepare
+    from lath.text.corpus import prepare
 
     report = prepare(load_recipe(arguments.recipe, arguments.overrides), arguments.out, arguments.vocab_from)
     print(report)
@@ -36,8 +36,8 @@ def run_prepare(arguments: argparse.Namespace) -> None:
 def run_train(arguments: argparse.Namespace) -> None:
     """A data directory to a model."""
     from lath.config import load_recipe
-    from lath.distributed import join_world
-    from lath.train import train
+    from lath.training.loop import train
+    from lath.training.ranks import join_world
 
     with join_world(arguments.device) as (world, device):
         recipe = load_recipe(arguments.recipe, arguments.overrides)
@@ -51,7 +51,7 @@ def run_distill(arguments: argparse.Namespace) -> None:
     """A corpus in a teacher's words."""
     model = find_model(arguments.model)
     from lath.distill import distill
-    from lath.distributed import join_world
+    from lath.training.ranks import join_world
     from lath.translator import load, preferred_device
 
     with join_world(preferred_device(model, arguments.device)) as (world, device):
@@ -64,7 +64,7 @@ def run_distill(arguments: argparse.Namespace) -> None:
 
 def run_average(arguments: argparse.Namespace) -> None:
     """A run's best checkpoints to a model."""
-    from lath.run import average_run
+    from lath.training.run import average_run
 
     for checkpoint in average_run(arguments.run_directory, arguments.best, arguments.out):
         print(checkpoint.state)
@@ -79,7 +79,7 @@ def run_shortlist(arguments: argparse.Namespace) -> None:
 
 def run_pack(arguments: argparse.Namespace) -> None:
     """A smaller copy of a model."""
-    from lath.pack import directory_size, pack
+    from lath.model.compress import directory_size, pack
 
     pack(arguments.model, arguments.out, arguments.storage)
     for directory in (arguments.model, arguments.out):
@@ -88,7 +88,7 @@ def run_pack(arguments: argparse.Namespace) -> None:
 
 def run_export(arguments: argparse.Namespace) -> None:
     """A model for another program."""
-    from lath.export import export
+    from lath.engine.export import export
 
     export(arguments.model, arguments.out, arguments.to, arguments.quantization)
     print(arguments.out)
@@ -97,8 +97,8 @@ def run_export(arguments: argparse.Namespace) -> None:
 def run_translate(arguments: argparse.Namespace) -> None:
     """Text to text."""
     model, source = _model_and_text(arguments.model, arguments.input)
-    from lath.distributed import join_world
     from lath.files import read_lines
+    from lath.training.ranks import join_world
     from lath.translator import load, preferred_device
 
     with join_world(preferred_device(model, arguments.device)) as (world, device):
@@ -139,7 +139,7 @@ def _shared(
     translator: Translator, lines: Iterator[str], source: Path, settings: dict[str, Any], world: World
 ) -> Iterator[str]:
     """The translations, made by all ranks together; a few batches for each at a time."""
-    from lath.distributed import share_stream
+    from lath.training.ranks import share_stream
     from lath.translator import READ_AHEAD
 
     if source == STANDARD_INPUT:
@@ -163,8 +163,8 @@ def _with_bar(texts: Iterator[str], source: Path) -> Iterable[str]:
 
 def run_evaluate(arguments: argparse.Namespace) -> None:
     """Translations to scores."""
-    from lath.evaluate import compare, evaluate
     from lath.files import misaligned, read_lines
+    from lath.scores import compare, evaluate
 
     reference = list(read_lines(arguments.reference))
     systems = [list(read_lines(path)) for path in arguments.hypotheses]
@@ -179,7 +179,7 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
 
 def run_bench(arguments: argparse.Namespace) -> None:
     """Models to speeds."""
-    from lath.bench import Ways, bench
+    from lath.analysis.bench import Ways, bench
 
     fewest, most = arguments.min_tokens, arguments.max_tokens
     if most is not None and fewest > most:
@@ -200,8 +200,8 @@ def run_bench(arguments: argparse.Namespace) -> None:
 def run_show(arguments: argparse.Namespace) -> None:
     """What a file or directory holds, or how a translation came about."""
     thing = find_model(arguments.thing)
-    from lath.exported import OURS, is_exported
-    from lath.show import explain, plot_run, show
+    from lath.analysis.show import explain, plot_run, show
+    from lath.engine.ctranslate2 import OURS, is_exported
 
     if arguments.plot is not None:
         plot_run(thing, arguments.plot)

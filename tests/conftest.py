@@ -10,12 +10,12 @@ import pytest
 import torch
 from toy import toy_recipe
 
-from lath.checkpoint import LoadedModel, load_model
 from lath.config import Recipe
-from lath.data import prepare
-from lath.train import train
+from lath.model.directory import LoadedModel, load_model
+from lath.text.corpus import prepare
+from lath.text.vocab import Vocab
+from lath.training.loop import train
 from lath.translator import Translator, load
-from lath.vocab import Vocab
 
 torch.set_num_threads(1)
 
@@ -103,4 +103,4 @@ def model_copy(toy_run: Runs, tmp_path: Path) -> Path:
 @pytest.fixture
 def few_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A throughput of as many batches as the sentences fill; how many at least is told by test_sentences.py."""
-    monkeypatch.setattr("lath.sentences.FEWEST_BATCHES", 1)
+    monkeypatch.setattr("lath.analysis.sentences.FEWEST_BATCHES", 1)

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lath.config import RULE_SETS, MergeRules
+from lath.decoding.merge import mask_count, merge_pieces, next_input, wrap
 from lath.engine.merge_batch import MergedBatch, MergeStep
-from lath.merge import RULE_SETS, MergeRules, mask_count, merge_pieces, next_input, wrap
-from lath.vocab import BOS, EOS, MASK, PAD
+from lath.text.vocab import BOS, EOS, MASK, PAD
 
 Merger = Callable[[Tensor, Tensor, Tensor, Tensor, MergeStep], MergedBatch]
 Pieces = list[list[int]]

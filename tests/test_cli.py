@@ -22,11 +22,11 @@ from typing import Any
 import pytest
 from conftest import Runs
 
-import lath.checkpoint
-import lath.data
 import lath.distill
-import lath.pack
-import lath.shipped
+import lath.model.bundled
+import lath.model.compress
+import lath.model.directory
+import lath.text.corpus
 import lath.translator
 from lath.cli import build_parser, main, verb_parsers
 
@@ -218,8 +218,8 @@ def test_a_terminal_that_is_not_read_is_not_mentioned(
 def shipped(toy_run: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of shipped models: de-en, which is a packed LAT. The current directory is an empty one."""
     folder = tmp_path / "models"
-    lath.pack.pack(toy_run("LAT") / "model", folder / "de-en", "int8")
-    monkeypatch.setattr(lath.shipped, "FOLDERS", (tmp_path / "none", folder))
+    lath.model.compress.pack(toy_run("LAT") / "model", folder / "de-en", "int8")
+    monkeypatch.setattr(lath.model.bundled, "FOLDERS", (tmp_path / "none", folder))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return folder
@@ -287,7 +287,7 @@ def test_what_cannot_be_told_apart_is_explained(shipped: Path, text: Path, capsy
 def test_translate_without_a_model_where_none_is_shipped(
     text: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lath.shipped, "FOLDERS", (tmp_path / "none",))
+    monkeypatch.setattr(lath.model.bundled, "FOLDERS", (tmp_path / "none",))
     for arguments in ([], [text]):
         assert refused(capsys, "translate", *arguments) == (
             "no model is named, and the default, de-en, is not shipped with this installation; "
@@ -732,7 +732,7 @@ def full(*_: object, **__: object) -> None:
 def test_a_full_disk_while_preparing(
     recipe: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lath.data, "save_vocabs", full)
+    monkeypatch.setattr(lath.text.corpus, "save_vocabs", full)
     with nothing_left_behind(tmp_path):
         assert refused(capsys, "prepare", recipe, tmp_path / "out") == (
             f"disk full while writing {tmp_path / 'out'}: free some space and run the same command again"
@@ -743,18 +743,18 @@ def test_a_full_disk_while_saving_a_checkpoint_loses_no_other(
     recipe: Path, toy_folder: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, run = toy_folder / "data", tmp_path / "run"
-    save, saved = lath.checkpoint.save_tensors, []
+    save, saved = lath.model.directory.save_tensors, []
 
     def save_some(weights: Any, path: Path) -> None:
         saved.append(path)
         full() if len(saved) > 3 else save(weights, path)  # the second checkpoint's optimiser
 
-    monkeypatch.setattr(lath.checkpoint, "save_tensors", save_some)
+    monkeypatch.setattr(lath.model.directory, "save_tensors", save_some)
     told = refused(capsys, "train", recipe, data, run)
     where = run / "checkpoints" / "step-8"
     assert told == f"disk full while writing {where}: free some space and run the same command again"
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-4"]
-    monkeypatch.setattr(lath.checkpoint, "save_tensors", save)
+    monkeypatch.setattr(lath.model.directory, "save_tensors", save)
     ok(capsys, "train", recipe, data, run, "--resume")
     log = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [entry["step"] for entry in log if "loss" in entry] == list(range(1, 13))
@@ -765,12 +765,12 @@ def test_a_full_disk_while_averaging_packing_or_distilling(
 ) -> None:
     out = tmp_path / "out"
     with nothing_left_behind(tmp_path), monkeypatch.context() as patch:
-        patch.setattr(lath.checkpoint, "save_tensors", full)
+        patch.setattr(lath.model.directory, "save_tensors", full)
         assert refused(capsys, "average", toy_run("AT"), out) == (
             f"disk full while writing {out}: free some space and run the same command again"
         )
     with nothing_left_behind(tmp_path), monkeypatch.context() as patch:
-        patch.setattr(lath.pack, "save_tensors", full)
+        patch.setattr(lath.model.compress, "save_tensors", full)
         assert refused(capsys, "pack", toy_run("AT") / "model", out) == (
             f"disk full while writing {out}: free some space and run the same command again"
         )

@@ -14,7 +14,9 @@ import pytest
 
 import lath.config
 from lath.config import (
+    RULE_SETS,
     DecodeSettings,
+    MergeRules,
     NetworkSettings,
     Recipe,
     TrainSettings,
@@ -25,7 +27,6 @@ from lath.config import (
     to_tree,
 )
 from lath.errors import UserError
-from lath.merge import RULE_SETS, MergeRules
 
 
 def _written(folder: Path, text: str) -> Path:

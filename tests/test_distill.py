@@ -19,8 +19,8 @@ from conftest import Runs
 
 import lath.distill
 from lath.distill import SHARD_LINES, distill
+from lath.engine.export import export
 from lath.errors import UserError
-from lath.export import export
 from lath.translator import Hypothesis, Translator, load
 
 LINES = ["ba ko", "", "gu du fa", "mi tu re", "  ", "sa", "lo ni pe", "fa fa ba", "tu", "re mi", "du"]

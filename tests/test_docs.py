@@ -26,8 +26,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from lath.config import Recipe, to_tree
-from lath.merge import MergeRules
+from lath.config import MergeRules, Recipe, to_tree
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -14,8 +14,7 @@ import pytest
 from scripts import load_script
 
 from lath.cli import build_parser
-from lath.config import DecodeSettings, Recipe, load_recipe, to_tree
-from lath.merge import RULE_SETS
+from lath.config import RULE_SETS, DecodeSettings, Recipe, load_recipe, to_tree
 
 FOLDER = Path(__file__).parent.parent / "recipes"
 RECIPES = sorted(FOLDER.glob("*.toml"))

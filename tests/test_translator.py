@@ -15,12 +15,12 @@ from toy import WORDS
 
 import lath
 from lath import translator as translator_module
-from lath.checkpoint import LoadedModel
-from lath.config import DecodeSettings
+from lath.config import RULE_SETS, DecodeSettings, MergeRules
+from lath.devices import choose_device
 from lath.errors import UserError
-from lath.merge import RULE_SETS, MergeRules
-from lath.translator import READ_AHEAD, Hypothesis, Translator, choose_device, load, with_overrides
-from lath.vocab import BOS, EOS, MASK
+from lath.model.directory import LoadedModel
+from lath.text.vocab import BOS, EOS, MASK
+from lath.translator import READ_AHEAD, Hypothesis, Translator, load, with_overrides
 
 KINDS = ("AT", "CMLM", "LAT")
 LINES = ["ba ko mi", "gu", "tu re sa lo ni pe du", "fa", "du fa ba", "sa sa", "ko mi tu re"]
@@ -86,7 +86,7 @@ def test_extra_padding_changes_nothing(wild: Translators, kind: str, monkeypatch
     widths: list[int] = []
 
     def wider(rows: list[list[int]]) -> torch.Tensor:
-        padded = torch.nn.functional.pad(pad(rows), (0, 9), value=lath.vocab.PAD)
+        padded = torch.nn.functional.pad(pad(rows), (0, 9), value=lath.text.vocab.PAD)
         widths.append(padded.shape[1])
         return padded
 
@@ -180,7 +180,7 @@ class Echo:
         monkeypatch.setattr(self.translator.decoder, "decode", self.decode)
 
     def decode(self, source: torch.Tensor, settings: Any, trace: bool) -> list[translator_module.Decoded]:
-        rows = [[id for id in row if id != lath.vocab.PAD] for row in source.tolist()]
+        rows = [[id for id in row if id != lath.text.vocab.PAD] for row in source.tolist()]
         assert all(row[-1] == EOS and EOS not in row[:-1] for row in rows)
         self.fed += [row[:-1] for row in rows]
         return [translator_module.Decoded(row[:-1], -1.0, 1) for row in rows]

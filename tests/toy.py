@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from lath.config import Recipe, recipe_from_tree
-from lath.data import prepare
-from lath.train import train
+from lath.text.corpus import prepare
+from lath.training.loop import train
 
 Language = Callable[[random.Random], list[tuple[str, str]]]
 

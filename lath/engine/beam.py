@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lath.batches import row_lengths
-from lath.decode import CHECK_EVERY, Beams, Best, Decoded, grow, length_limits
+from lath.decoding.decoder import CHECK_EVERY, Beams, Best, Decoded, grow, length_limits
 from lath.engine.beam_attention import BeamMask
 from lath.engine.graphs import recorded, tensors_of
-from lath.model import AT, KeyValues, Memory
-from lath.vocab import EOS, PAD
+from lath.model.network import AT, KeyValues, Memory
+from lath.model.padding import row_lengths
+from lath.text.vocab import EOS, PAD
 
 SLOTS = 1 << 18
 """Sentences times steps that the cache holds at most: a batch of long sentences is cut into smaller ones."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lath.engine.top_tokens import HAS_TRITON
+from lath.devices import HAS_TRITON
 
 BLOCK = 32
 """Earlier tokens that a program reads at a time."""

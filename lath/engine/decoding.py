@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lath.config import DecodeSettings, NetworkSettings
-from lath.decode import Decoded, MergedPass, decode, decode_pieces, merge_rows
+from lath.config import DecodeSettings
+from lath.decoding.decoder import Decoded, MergedPass, decode, decode_pieces, merge_rows
+from lath.decoding.merge import Sentence
+from lath.devices import PRECISIONS
 from lath.engine.beam import BeamSearch, batch_size
 from lath.engine.int8 import quantise
 from lath.engine.merge_batch import MergeStep, merge_batch
@@ -26,35 +28,13 @@ from lath.engine.merge_kernel import available as has_merge_kernel
 from lath.engine.passes import Passes
 from lath.engine.shortlist import Shortlist, decode_shortlisted
 from lath.errors import UserError
-from lath.merge import Sentence
-from lath.model import AT, LAT, Model, Pieces
+from lath.model.network import AT, LAT, Model, Pieces
 
 ENGINES = ("auto", "plain", "recorded")
 MERGE_TOGETHER = 10
 """Rows from which merging them together is faster than one after the other (benchmarks/merge.py)."""
 MOST_WAYS = 4
 """Ways of decoding that are kept ready at a time: each has recordings of its own."""
-
-
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.float32}
-"""The type in which each precision computes what is not a product of matrices."""
-INT8_FROM_WIDTH = 256
-"""Networks at least this wide are twice as fast in int8, or more; narrower ones gain little (benchmarks/int8.py)."""
-
-
-def choose_precision(name: str, network: NetworkSettings, device: torch.device, engine: str) -> str:
-    """The precision by name; `auto` is what is fast and still translates as well. The plain engine computes in fp32."""
-    if name != "auto" and name not in PRECISIONS:
-        raise UserError(f"unknown precision {name!r}; use auto, {', '.join(PRECISIONS)}")
-    if name == "int8" and device.type != "cpu":
-        raise UserError("precision int8 is for the CPU; use --device cpu, or leave out --precision")
-    if name != "auto":
-        return name
-    if engine == "plain":
-        return "fp32"
-    if device.type == "cuda":
-        return "fp16"
-    return "int8" if network.width >= INT8_FROM_WIDTH else "fp32"
 
 
 def with_precision(model: Model, precision: str) -> Model:

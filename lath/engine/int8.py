@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from lath.errors import UserError, did_you_mean
-from lath.model import Model, Table
-from lath.storage import LEVELS, SMALLEST_RANGE, quantise_rows
+from lath.model.network import Model, Table
+from lath.model.storage import LEVELS, SMALLEST_RANGE, quantise_rows
 
 Product = Callable[[Tensor], Tensor]
 """... x I numbers from -1 to 1, rounded to levels, to ... x O: their products with the weights of a layer."""

@@ -19,8 +19,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lath.merge import MergeRules
-from lath.vocab import BOS, EOS, MASK, PAD
+from lath.config import MergeRules
+from lath.text.vocab import BOS, EOS, MASK, PAD
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lath.config import MergeRules
 from lath.engine.merge_batch import MergedBatch, MergeStep
-from lath.merge import MergeRules
-from lath.vocab import BOS, EOS, MASK, PAD
+from lath.text.vocab import BOS, EOS, MASK, PAD
 
 try:
     import triton

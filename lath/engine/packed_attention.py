@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lath.engine.top_tokens import HAS_TRITON, power_of_two
+from lath.devices import HAS_TRITON
+from lath.engine.top_tokens import power_of_two
 
 ROWS, BLOCK, WARPS = 64, 32, 4
 """Tokens that a program takes, tokens of the other side that it reads at a time, and its warps: the fastest of nine."""

@@ -19,14 +19,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lath.batches import row_lengths
 from lath.config import DecodeSettings
-from lath.decode import Decoded, certainty, length_candidates
+from lath.decoding.decoder import Decoded, certainty, length_candidates
 from lath.engine.beam import batch_size, cut_to_fit, filled_up, source_width
 from lath.engine.graphs import Fetched, recorded
 from lath.engine.merge_batch import MergedBatch, MergeStep, merge_batch
-from lath.model import CMLM, LAT, NEVER_WRITTEN_AFTER_BEGIN, Memory
-from lath.vocab import BOS, EOS, MASK, PAD
+from lath.model.network import CMLM, LAT, NEVER_WRITTEN_AFTER_BEGIN, Memory
+from lath.model.padding import row_lengths
+from lath.text.vocab import BOS, EOS, MASK, PAD
 
 MOST_POSITIONS = 1 << 16
 """Rows times target positions of a batch at most, which bounds the logits; a larger batch is cut."""

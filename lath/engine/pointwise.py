@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lath.engine.top_tokens import HAS_TRITON, power_of_two
+from lath.devices import HAS_TRITON
+from lath.engine.top_tokens import power_of_two
 
 MOST_COLUMNS = 8192
 

@@ -25,15 +25,15 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lath.checkpoint import read_info, save_tensors
 from lath.config import DecodeSettings
-from lath.data import Corpus, read_data_info
-from lath.decode import Decoded, decode
+from lath.decoding.decoder import Decoded, decode
 from lath.engine.int8 import Int8Linear, Int8Table, log_sum_exp
 from lath.errors import UserError
-from lath.model import Model
+from lath.model.directory import read_info, save_tensors
+from lath.model.network import Model
 from lath.progress import watched
-from lath.vocab import PAD, SPECIALS, same_tokens
+from lath.text.corpus import Corpus, read_data_info
+from lath.text.vocab import PAD, SPECIALS, same_tokens
 
 FILE, FORMAT = "shortlist.safetensors", 1
 BLOCK = 1 << 24

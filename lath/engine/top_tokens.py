@@ -7,12 +7,11 @@ with the largest values, so only those groups are read again.
 
 from __future__ import annotations
 
-import importlib.util
-
 import torch
 from torch import Tensor
 
-HAS_TRITON = importlib.util.find_spec("triton") is not None
+from lath.devices import HAS_TRITON
+
 GROUP = 64
 """Tokens in a group."""
 PART = 2048

@@ -14,12 +14,13 @@ import math
 
 import torch
 
-from lath.batches import Batch, Part, cut_packs, cut_rows
 from lath.config import Recipe
-from lath.data import Corpus
 from lath.engine.graphs import Recording, tensors_of
-from lath.model import Model
-from lath.objective import (
+from lath.engine.packed import PackSizes
+from lath.model.network import Model
+from lath.text.corpus import Corpus
+from lath.training.batches import Batch, Part, cut_packs, cut_rows
+from lath.training.objective import (
     Examples,
     LossParts,
     PackedExamples,
@@ -30,7 +31,6 @@ from lath.objective import (
     pack_examples,
     packed_loss_share,
 )
-from lath.packed import PackSizes
 
 CHUNK_LOGITS = 1 << 27
 """Logits in memory at a time, at most: a quarter of a gigabyte in bf16."""

@@ -7,14 +7,15 @@ import dataclasses
 import pytest
 import torch
 
-from lath.batches import Batch, pad
 from lath.config import DecodeSettings, Kind, NetworkSettings, ObjectiveSettings
-from lath.decode import decode
-from lath.model import build_model
-from lath.objective import Totals, draw_examples, loss_share, pack_examples, packed_loss_share
-from lath.packed import PackSizes, make_bounds, packed_attention, packed_mask
-from lath.translator import choose_device
-from lath.vocab import BOS, EOS
+from lath.decoding.decoder import decode
+from lath.devices import choose_device
+from lath.engine.packed import PackSizes, make_bounds, packed_attention, packed_mask
+from lath.model.network import build_model
+from lath.model.padding import pad
+from lath.text.vocab import BOS, EOS
+from lath.training.batches import Batch
+from lath.training.objective import Totals, draw_examples, loss_share, pack_examples, packed_loss_share
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 

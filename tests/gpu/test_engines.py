@@ -9,21 +9,21 @@ import pytest
 import torch
 import toy
 from safetensors.torch import load_file
-from test_engine_passes import SMALL, WAYS, sentences, wild_model
 from torch.nn import functional
+from wild import SMALL, WAYS, sentences, wild_model
 
-from lath.batches import pad
 from lath.config import DecodeSettings, Kind, NetworkSettings
-from lath.decode import beam_search, decode
+from lath.decoding.decoder import beam_search, decode
+from lath.devices import choose_device
 from lath.engine.beam import BeamSearch
 from lath.engine.beam_attention import BeamMask, _attend_through_table, attend_few, attend_gathered, few_queries
 from lath.engine.decoding import RecordedDecoder
 from lath.engine.graphs import Recording
 from lath.engine.passes import Passes
-from lath.model import AT, LocalTranslator, Residual, build_model, padded_size, top_tokens
-from lath.train import train
-from lath.translator import choose_device
-from lath.vocab import EOS
+from lath.model.network import AT, LocalTranslator, Residual, build_model, padded_size, top_tokens
+from lath.model.padding import pad
+from lath.text.vocab import EOS
+from lath.training.loop import train
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 

@@ -11,10 +11,10 @@ import torch
 from merge_cases import EVERY_SWITCH, OFFICIAL, PAPER, Case, Expected
 from torch import Tensor
 
+from lath.config import MergeRules
 from lath.engine.merge_batch import MergedBatch, MergeStep, merge_batch
 from lath.engine.merge_kernel import allocate_outputs, available, merge_on_device
-from lath.merge import MergeRules
-from lath.vocab import BOS, EOS, MASK, PAD
+from lath.text.vocab import BOS, EOS, MASK, PAD
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"),

@@ -1,0 +1,1 @@
+"""What was measured: speed, plots, and how a translation came about."""

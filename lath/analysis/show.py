@@ -1,0 +1,146 @@
+"""Things for people to read: how a translation came about, and what a recipe, data, run or model directory holds."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from lath.analysis.plots import Curve, plot_curves, sparkline
+from lath.config import Recipe, load_recipe, recipe_from_tree, to_tree
+from lath.decoding.decoder import Pass
+from lath.decoding.merge import Decision
+from lath.errors import UserError
+from lath.model.directory import CONFIG, best_checkpoints, list_checkpoints, read_info
+from lath.text.corpus import DATA_INFO, read_data_info
+from lath.text.vocab import MASK, Vocab
+from lath.training.log import Entry, log_entries, training_words, validation_costs
+from lath.training.stopping import out_of_patience
+from lath.translator import Hypothesis
+
+
+def explain(hypothesis: Hypothesis, vocab: Vocab) -> str:
+    """Each pass of a traced hypothesis: its input, the pieces, how they were merged, and what was masked."""
+    lines: list[str] = []
+    if not hypothesis.passes:
+        lines.append("No passes to show: it is blank, or was written token by token (AT), or without a trace.")
+    for number, passes in enumerate(hypothesis.passes, start=1):
+        if len(hypothesis.passes) > 1:
+            lines.append(f"Part {number} of {len(hypothesis.passes)}")
+        for iteration, told in enumerate(passes, start=1):
+            lines += [f"Pass {iteration} of {len(passes)}", *_explain_pass(told, vocab), ""]
+    return "\n".join([*lines, f"Translation: {hypothesis.text}"])
+
+
+def _explain_pass(told: Pass, vocab: Vocab) -> list[str]:
+    """One pass, indented."""
+    width = max(len(vocab.token(id)) for id in told.input)
+    single = all(len(piece) == 1 for piece in told.pieces)  # CMLM: tokens fill masks, nothing is merged
+    what = "token" if single else "piece"
+    lines = [f"  decoder input and the {what} predicted at each position (probability of each token):"]
+    for place, (id, piece, scores) in enumerate(zip(told.input, told.pieces, told.scores, strict=True)):
+        written = "  ".join(f"{vocab.token(t)} {100 * math.exp(s):.0f}%" for t, s in zip(piece, scores, strict=True))
+        lines.append(f"    {place:3d} {vocab.token(id):{width}}  {written}")
+    notable = [decision for decision in told.decisions if decision.step != "match"]
+    if notable:
+        lines.append("  merging:")
+        lines += [f"    piece {decision.piece:3d} {_explain_decision(decision, vocab)}" for decision in notable]
+    lines.append(f"  {'filled:' if single else 'merged:'}      {_words(told.output, vocab)}")
+    if told.masked:
+        shown = [MASK if place in told.masked else id for place, id in enumerate(told.output)]
+        lines.append(f"  masked:      {_words(shown, vocab)}")
+    if told.length_change:
+        verb = "inserted" if told.length_change > 0 else "to delete, as far as there are any"
+        lines.append(f"  length:      {abs(told.length_change)} masks {verb}")
+    return lines
+
+
+def _explain_decision(decision: Decision, vocab: Vocab) -> str:
+    left, right = _words(decision.left, vocab) or "nothing", _words(decision.right, vocab) or "nothing"
+    if decision.step == "overlap":
+        return f"repeats the end of the text: {right}"
+    if decision.step == "concatenate":
+        return f"shares nothing with the end of the text and is put behind it: {right}"
+    winner = left if decision.kept == "left" else right
+    return f"{left} ({decision.left_score:.2f}) against {right} ({decision.right_score:.2f}): {winner} stays"
+
+
+def _words(ids: tuple[int, ...] | list[int], vocab: Vocab) -> str:
+    return " ".join(vocab.token(id) for id in ids)
+
+
+def show(thing: Path, overrides: Sequence[str] = ()) -> str:
+    """What a recipe (with `overrides` like --set), a prepared data, a run or a model directory holds."""
+    if thing.is_file():
+        return json.dumps(to_tree(load_recipe(thing, overrides)), indent=2)
+    if overrides:
+        raise UserError(f"--set {overrides[0]}: changes a recipe, or how a sentence is translated; {thing} is neither")
+    if (thing / "resolved.json").is_file():
+        return _show_run(thing)
+    if (thing / CONFIG).is_file():
+        return _show_model(thing)
+    if (thing / DATA_INFO).is_file():
+        return "\n".join(_show_data(thing))
+    what = "is not a recipe, data, run or model directory" if thing.exists() else "does not exist"
+    raise UserError(f"{thing}: {what}; give a recipe (.toml), or a directory made by lath prepare or lath train")
+
+
+def _show_model(directory: Path) -> str:
+    info = read_info(directory)
+    card = directory / "README.md"
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    return f"{text}\ndecoding defaults: {json.dumps(to_tree(info.decode))}"
+
+
+def _show_data(directory: Path) -> list[str]:
+    info = read_data_info(directory)
+    lines = [f"{directory}: {info.data.source_language} to {info.data.target_language}"]
+    lines += [f"  {split:6} {counts}" for split, counts in info.splits.items()]
+    return [*lines, f"  vocabulary {info.source_vocab_size} source, {info.target_vocab_size} target"]
+
+
+def _show_run(run: Path) -> str:
+    recipe = _resolved_recipe(run / "resolved.json")
+    checkpoints = list_checkpoints(run / "checkpoints")
+    entries = list(log_entries(run))
+    lines = [f"{run}: {recipe.network.kind}, {recipe.train.steps} steps"]
+    trained = [entry for entry in entries if "loss" in entry]
+    if trained:
+        lines.append(f"  step {trained[-1]['step']}: training {training_words(trained[-1])}")
+    lines += [f"  {checkpoint.state}" for checkpoint in best_checkpoints(checkpoints, recipe.train.keep_best)]
+    for name, curve in _loss_curves(entries).items():
+        values = [value for _, value in curve]
+        lines.append(f"  {name:15} {sparkline(values)} {values[0]:.3f} to {values[-1]:.3f}")
+    step = checkpoints[-1].state.step if checkpoints else recipe.train.steps
+    if (run / "model").is_dir() and step >= recipe.train.steps:
+        state = "finished"
+    elif (run / "model").is_dir() and out_of_patience(validation_costs(entries), recipe.train.patience):
+        state = f"finished early, at step {step}: validation got no better"
+    else:
+        state = "unfinished; go on with lath train ... --resume"
+    return "\n".join([*lines, f"  {state}"])
+
+
+def plot_run(run: Path, path: Path) -> None:
+    """Draw the losses of a training run into a picture."""
+    if not (run / "resolved.json").is_file():
+        raise UserError(f"{run}: not a training run, so there is no curve to plot; name a directory of lath train")
+    plot_curves(_loss_curves(list(log_entries(run))), run.name, path)
+
+
+def _loss_curves(entries: Sequence[Entry]) -> dict[str, Curve]:
+    """Training and validation loss over the steps, as far as there are any."""
+    names = {"training loss": "loss", "validation loss": "valid_loss"}
+    curves = {
+        name: [(int(entry["step"]), float(entry[key])) for entry in entries if key in entry]
+        for name, key in names.items()
+    }
+    return {name: curve for name, curve in curves.items() if curve}
+
+
+def _resolved_recipe(path: Path) -> Recipe:
+    try:
+        return recipe_from_tree(json.loads(path.read_text(encoding="utf-8")), str(path))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: damaged or not written by lath ({error}); copy the run directory again") from None

@@ -1,0 +1,212 @@
+"""An AT model in CTranslate2's format, translated by CTranslate2's engine on the CPU (docs/formats.md, export.py).
+
+Its beam search is made to follow ours (`decode.beam_search`), which stays the oracle. The rules that differ, and what
+is done about each:
+
+    length of an ended hypothesis   counts EOS, as ours does, when EOS is asked for (return_end_token)
+    empty translations              are allowed (min_decoding_length = 0)
+    without a length penalty        it would stop by another rule; see `ALMOST_ZERO`
+    limit of the length             is one for a batch, and at the limit unfinished hypotheses compete with ended ones.
+                                    Ours is each sentence's own, and unfinished ones are a last resort: a sentence of
+                                    which none ended in time is searched again by itself, see `SHORTEST_FIRST`
+    tokens that are never written   would be taken out before the softmax, where ours keep their share of it. So they
+                                    are left in; should a translation hold one after all, it is made again with them
+                                    taken out, and its scores are a little higher than ours
+    shortlist                       is that of a whole batch; ours is each sentence's own, so sentences go one by one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lath.config import DecodeSettings
+from lath.decoding.decoder import Decoded, length_limits
+from lath.errors import UserError
+from lath.model.directory import CONFIG, ModelInfo, read_info
+from lath.model.network import NEVER_WRITTEN_AFTER_BEGIN, padded_size
+from lath.model.padding import pad
+from lath.text.vocab import EOS, Vocab, load_vocabs, vocab_files
+
+OURS = "lath"
+"""The folder inside an exported directory that holds a model directory without weights; the rest is CTranslate2's."""
+ENGINE_WEIGHTS, ENGINE_SHORTLIST = "model.bin", "vmap.txt"
+ALMOST_ZERO = 1e-9
+"""A length penalty that changes no float32 score."""
+SHORTEST_FIRST = -8.0
+"""A length penalty that ranks by length, and so puts what ended before what was still going on at the limit.
+
+The penalty decides which hypotheses come back, never how the search goes on.
+"""
+
+
+def import_ctranslate2() -> Any:
+    """The package, which comes with the extra bench."""
+    try:
+        import ctranslate2
+    except ImportError:
+        raise UserError("exported models need the package ctranslate2: pip install 'lath[bench]'") from None
+    return ctranslate2
+
+
+def is_exported(directory: Path) -> bool:
+    """Whether a directory comes from `lath export`."""
+    return (directory / OURS / CONFIG).is_file()
+
+
+def deciding_files(directory: Path) -> list[Path]:
+    """The files of an exported directory that decide its translations."""
+    engine = sorted(path for path in directory.iterdir() if path.is_file())
+    return [*engine, directory / OURS / CONFIG, *vocab_files(directory / OURS)]
+
+
+def token_names(vocab: Vocab) -> list[str]:
+    """A name for each row of a model's table, no two alike.
+
+    A word of the text may look like a special token. Rows beyond the vocabulary (`model.padded_size`) have names too,
+    for they have a share of the softmax.
+    """
+    names: dict[str, None] = {}
+    for id in range(padded_size(vocab.size)):
+        name = vocab.token(id) if id < vocab.size else "<unused>"
+        while name in names:
+            name += "#"
+        names[name] = None
+    return list(names)
+
+
+@dataclass(frozen=True)
+class LoadedExport:
+    """An exported directory in memory; the twin of `checkpoint.LoadedModel`."""
+
+    model: Exported
+    info: ModelInfo
+    source_vocab: Vocab
+    target_vocab: Vocab
+
+
+def load_exported(directory: Path, threads: int) -> LoadedExport:
+    """An exported directory, ready to translate."""
+    ctranslate2 = import_ctranslate2()
+    info = read_info(directory / OURS)
+    source_vocab, target_vocab = load_vocabs(directory / OURS)
+    if not (directory / ENGINE_WEIGHTS).is_file():
+        raise UserError(f"{directory / ENGINE_WEIGHTS}: missing; copy the whole directory again")
+    try:
+        # compute_type "default" keeps the type of the file where the processor has it.
+        engine = ctranslate2.Translator(str(directory), device="cpu", compute_type="default", intra_threads=threads)
+    except (RuntimeError, ValueError) as error:
+        raise UserError(
+            f"{directory}: ctranslate2 {ctranslate2.__version__} cannot read it ({str(error).splitlines()[0]}); "
+            f"copy the directory again, or export the model again with this version"
+        ) from None
+    model = Exported(engine, info, source_vocab, target_vocab, (directory / ENGINE_SHORTLIST).is_file())
+    return LoadedExport(model, info, source_vocab, target_vocab)
+
+
+class Exported:
+    """CTranslate2's engine under the rules of our beam search."""
+
+    def __init__(
+        self, engine: Any, info: ModelInfo, source_vocab: Vocab, target_vocab: Vocab, has_shortlist: bool = False
+    ) -> None:
+        self._engine, self.has_shortlist = engine, has_shortlist
+        self._max_positions = info.network.max_positions
+        self._source_names = token_names(source_vocab)
+        names = token_names(target_vocab)
+        self._target_ids = {name: id for id, name in enumerate(names)}
+        self._never_written = {*NEVER_WRITTEN_AFTER_BEGIN, *range(target_vocab.size, len(names))}
+        self._forbidden = [[names[id]] for id in sorted(self._never_written)]
+
+    @property
+    def precision(self) -> str:
+        """The type it computes in, as CTranslate2 names it; int8_float32 is int8 with float32 between the layers."""
+        return str(self._engine.compute_type)
+
+    def decode(self, sentences: Sequence[Sequence[int]], settings: DecodeSettings) -> list[Decoded]:
+        """Translate sentences of like length, given without EOS."""
+        if settings.shortlist and not self.has_shortlist:
+            raise UserError(
+                "decode.shortlist: the exported model has none; make one with lath shortlist DATA MODEL "
+                "for the model it came from, and export that again"
+            )
+        found = self._search(sentences, settings, forbidden=[])
+        wrong = [number for number, decoded in enumerate(found) if not self._never_written.isdisjoint(decoded.ids)]
+        if wrong:
+            again = self._search([sentences[number] for number in wrong], settings, self._forbidden)
+            for number, decoded in zip(wrong, again, strict=True):
+                found[number] = decoded
+        return found
+
+    def _search(
+        self, sentences: Sequence[Sequence[int]], settings: DecodeSettings, forbidden: list[list[str]]
+    ) -> list[Decoded]:
+        """The best that ended within each sentence's own limit; where none did, the best at the limit."""
+        source = pad([[*sentence, EOS] for sentence in sentences])
+        limits: list[int] = length_limits(source, self._max_positions).tolist()
+        penalty = settings.length_penalty
+        found: list[Decoded] = []
+        together = self._candidates(sentences, settings, max(limits), penalty, forbidden)
+        for sentence, limit, candidates in zip(sentences, limits, together, strict=True):
+            choice = [candidate for candidate in candidates if candidate.ended and candidate.steps <= limit]
+            if not choice:
+                (alone,) = self._candidates([sentence], settings, limit, SHORTEST_FIRST, forbidden)
+                choice = [candidate for candidate in alone if candidate.ended] or alone
+            best = max(choice, key=lambda candidate: candidate.score(penalty))
+            found.append(Decoded(best.ids, best.score(penalty), len(best.ids) + 1))
+        return found
+
+    def _candidates(
+        self,
+        sentences: Sequence[Sequence[int]],
+        settings: DecodeSettings,
+        longest: int,
+        penalty: float,
+        forbidden: list[list[str]],
+    ) -> list[list[_Candidate]]:
+        """For each sentence a beam's hypotheses, those that rank best by the given length penalty."""
+        penalty = penalty or ALMOST_ZERO
+        results = self._engine.translate_batch(
+            [[self._source_names[id] for id in sentence] for sentence in sentences],
+            beam_size=settings.beam,
+            num_hypotheses=settings.beam,
+            use_vmap=settings.shortlist,
+            max_batch_size=1 if settings.shortlist else 0,
+            length_penalty=penalty,
+            suppress_sequences=forbidden,
+            return_end_token=True,
+            return_scores=True,
+            max_input_length=0,
+            min_decoding_length=0,
+            max_decoding_length=longest,
+        )
+        return [
+            [
+                self._candidate(names, score * len(names) ** penalty)
+                for names, score in zip(result.hypotheses, result.scores, strict=True)
+            ]
+            for result in results
+        ]
+
+    def _candidate(self, names: Sequence[str], log_probability: float) -> _Candidate:
+        ids = [self._target_ids[name] for name in names]
+        ended = ids[-1] == EOS
+        return _Candidate(ids[:-1] if ended else ids, len(ids), ended, log_probability)
+
+
+class _Candidate(NamedTuple):
+    """A hypothesis that the engine gave back."""
+
+    ids: list[int]
+    """Without EOS."""
+    steps: int
+    """Tokens written, EOS counted."""
+    ended: bool
+    """Whether it wrote EOS; else the limit cut it off."""
+    log_probability: float
+
+    def score(self, length_penalty: float) -> float:
+        """What our beam search ranks it by."""
+        return float(self.log_probability / self.steps**length_penalty)

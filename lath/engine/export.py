@@ -1,0 +1,154 @@
+"""An AT model for another program: `lath export MODEL OUT --to ctranslate2`.
+
+CTranslate2 is a translation engine in C++ with int8 kernels for CPUs; it knows transformers that write token by token,
+and no others. What is written can be used by any program that knows it, and by `lath translate` and `lath distill`
+(exported.py). docs/formats.md has the files.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from lath.engine.ctranslate2 import ENGINE_SHORTLIST, OURS, import_ctranslate2, is_exported, token_names
+from lath.engine.shortlist import Shortlist, has_shortlist, load_shortlist
+from lath.errors import UserError, did_you_mean
+from lath.files import whole_directory
+from lath.model.directory import LoadedModel, load_model, write_info
+from lath.model.network import AT, NORM_EPSILON, Attention, DecoderLayer, EncoderLayer, FeedForward
+from lath.text.vocab import BOS, EOS, SPECIALS, UNK, save_vocabs
+
+TARGETS = ("ctranslate2",)
+QUANTIZATIONS = ("float32", "float16", "int8")
+"""How weights are stored, as CTranslate2 calls it. It also computes in int8; float16 computes in float32 on a CPU."""
+
+
+def export(model: Path, out: Path, to: str = TARGETS[0], quantization: str = QUANTIZATIONS[0]) -> None:
+    """Write the AT model of a model directory as a directory of another program."""
+    _check_name("format", to, TARGETS)
+    _check_name("quantization", quantization, QUANTIZATIONS)
+    if is_exported(model):
+        raise UserError(f"{model}: is exported already; name the model directory it came from")
+    import_ctranslate2()  # a missing package is told before a large model is read
+    loaded = load_model(model, torch.device("cpu"))
+    if not isinstance(loaded.model, AT):
+        raise UserError(
+            f"{model}: a {loaded.info.network.kind} model, but CTranslate2 runs models that write token by token (AT) "
+            f"only; use it with lath translate, or export an AT model"
+        )
+    with whole_directory(out) as partial:
+        spec = transformer_spec(loaded, loaded.model)
+        spec.validate()
+        spec.optimize(quantization)
+        spec.save(str(partial))
+        if has_shortlist(model):
+            write_shortlist(partial / ENGINE_SHORTLIST, load_shortlist(model), loaded)
+        (partial / OURS).mkdir()
+        write_info(partial / OURS, loaded.info)
+        save_vocabs(partial / OURS, loaded.source_vocab, loaded.target_vocab)
+        if (model / "README.md").is_file():
+            shutil.copyfile(model / "README.md", partial / OURS / "README.md")
+
+
+def _check_name(what: str, name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise UserError(f"unknown {what} {name!r}{did_you_mean(name, known)}; use {' or '.join(known)}")
+
+
+def transformer_spec(loaded: LoadedModel, model: AT) -> Any:
+    """The network in CTranslate2's terms: post-norm, exact GELU, learnt positions, embeddings as they are."""
+    specs = import_ctranslate2().specs
+    network, body = loaded.info.network, model.body
+    spec = specs.TransformerSpec.from_config(
+        (network.encoder_layers, network.decoder_layers),
+        network.heads,
+        pre_norm=False,
+        activation=specs.common_spec.Activation.GELU,
+    )
+    for side, names in (("source", token_names(loaded.source_vocab)), ("target", token_names(loaded.target_vocab))):
+        getattr(spec, f"register_{side}_vocabulary")(names)
+    config = spec.config
+    config.bos_token, config.eos_token, config.unk_token = SPECIALS[BOS], SPECIALS[EOS], SPECIALS[UNK]
+    config.decoder_start_token, config.add_source_eos = SPECIALS[BOS], True
+    config.layer_norm_epsilon = NORM_EPSILON
+
+    # Rows beyond the vocabulary (`model.padded_size`) come along: they have a share of the softmax.
+    source, target = _array(_weight(body.tables[0])), _array(_weight(body.tables[-1]))
+    spec.encoder.embeddings[0].weight = source
+    spec.decoder.embeddings.weight = target
+    spec.decoder.projection.weight = target
+    for stack, positions in ((spec.encoder, body.source_positions), (spec.decoder, body.target_positions)):
+        stack.scale_embeddings = False
+        stack.position_encodings.encodings = _array(_weight(positions))
+    for described, layer in zip(spec.encoder.layer, body.encoder.layers, strict=True):
+        _fill_encoder_layer(described, cast(EncoderLayer, layer))
+    for described, layer in zip(spec.decoder.layer, body.decoder.layers, strict=True):
+        _fill_decoder_layer(described, cast(DecoderLayer, layer))
+    return spec
+
+
+def write_shortlist(path: Path, shortlist: Shortlist, loaded: LoadedModel) -> None:
+    """What is always there in the first line, then a line for each source token with the target tokens it brings.
+
+    Every source ends in EOS, which CTranslate2 does not look up: what EOS brings is always there too.
+    """
+    sources, targets = token_names(loaded.source_vocab), np.array(token_names(loaded.target_vocab), object)
+    always = shortlist.candidates(torch.tensor([EOS])).numpy()
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(f"\t{' '.join(targets[always])}\n")
+        for name, near in zip(sources, shortlist.near.numpy(), strict=False):
+            file.write(f"{name}\t{' '.join(targets[near])}\n")
+
+
+def _fill_encoder_layer(spec: Any, layer: EncoderLayer) -> None:
+    _fill_self_attention(spec.self_attention, layer.attention, layer.attention_residual.norm)
+    _fill_feedforward(spec.ffn, layer.feedforward, layer.feedforward_residual.norm)
+
+
+def _fill_decoder_layer(spec: Any, layer: DecoderLayer) -> None:
+    _fill_self_attention(spec.self_attention, layer.attention, layer.attention_residual.norm)
+    cross, width = layer.cross, layer.cross.width
+    queries, keys_values, output = spec.attention.linear
+    _fill_linear(queries, cross.project.weight[:width], cross.project.bias[:width])
+    _fill_linear(keys_values, cross.project.weight[width:], cross.project.bias[width:])
+    _fill_linear(output, cross.output.weight, cross.output.bias)
+    _fill_norm(spec.attention.layer_norm, layer.cross_residual.norm)
+    _fill_feedforward(spec.ffn, layer.feedforward, layer.feedforward_residual.norm)
+
+
+def _fill_self_attention(spec: Any, attention: Attention, norm: nn.LayerNorm) -> None:
+    fused, output = spec.linear
+    _fill_linear(fused, attention.project.weight, attention.project.bias)
+    _fill_linear(output, attention.output.weight, attention.output.bias)
+    _fill_norm(spec.layer_norm, norm)
+
+
+def _fill_feedforward(spec: Any, feedforward: FeedForward, norm: nn.LayerNorm) -> None:
+    _fill_linear(spec.linear_0, feedforward.widen.weight, feedforward.widen.bias)
+    _fill_linear(spec.linear_1, feedforward.narrow.weight, feedforward.narrow.bias)
+    _fill_norm(spec.layer_norm, norm)
+
+
+def _fill_linear(spec: Any, weight: Tensor, bias: Tensor) -> None:
+    spec.weight, spec.bias = _array(weight), _array(bias)
+
+
+def _fill_norm(spec: Any, norm: nn.LayerNorm) -> None:
+    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
+
+
+def _weight(table: nn.Module) -> Tensor:
+    assert isinstance(table, nn.Embedding)
+    return table.weight
+
+
+def _array(tensor: Tensor) -> npt.NDArray[np.float32]:
+    """A copy: quantisation works in place."""
+    array: npt.NDArray[np.float32] = tensor.detach().float().numpy().copy()
+    return array

@@ -1,0 +1,366 @@
+"""Model directories and training checkpoints on disk: save, load, average.
+
+A model directory is all that translation needs: `config.json`, `model.safetensors`, the vocabulary and a card. Its
+weights are float32, or in fewer bytes (storage.py) where config.json says so.
+A checkpoint directory is all that an exact resume needs: `model.safetensors`, `optimizer.safetensors`, `state.json`,
+and `unaveraged.safetensors` where the model is a moving average.
+Both are written beside their final name and renamed: whole or absent. docs/formats.md has every field.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from lath.config import DecodeSettings, NetworkSettings, settings_from_tree, to_tree
+from lath.errors import UserError
+from lath.files import whole_directory
+from lath.model.network import KINDS, Model
+from lath.model.storage import FULL, SMALLER, restore
+from lath.text.vocab import Vocab, load_vocabs, save_vocabs
+from lath.training.ema import MovingAverage
+
+FORMAT = 1
+WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
+OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
+UNAVERAGED = "unaveraged.safetensors"
+"""The weights that training goes on with, where WEIGHTS holds their moving average."""
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """Everything about a model but its weights and vocabulary."""
+
+    network: NetworkSettings
+    decode: DecodeSettings
+    source_language: str
+    target_language: str
+    source_size: int
+    """Entries of the source vocabulary."""
+    target_size: int
+    joint: bool
+    """One vocabulary for both sides."""
+    max_length: int
+    """Longest source sentence it was trained on, in tokens; longer lines are translated in parts."""
+    steps: int
+    """Updates it was trained for."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model directory in memory."""
+
+    model: Model
+    info: ModelInfo
+    source_vocab: Vocab
+    target_vocab: Vocab
+
+
+def save_model(directory: Path, weights: dict[str, Tensor], info: ModelInfo, vocabs: tuple[Vocab, Vocab]) -> None:
+    """Write a model directory that does not exist yet."""
+    with whole_directory(directory) as partial:
+        save_tensors({name: tensor.contiguous() for name, tensor in weights.items()}, partial / WEIGHTS)
+        write_info(partial, info)
+        save_vocabs(partial, *vocabs)
+        (partial / CARD).write_text(model_card(info, weights), encoding="utf-8")
+
+
+def write_info(directory: Path, info: ModelInfo, storage: str = FULL) -> None:
+    """Write config.json into an existing directory; `storage` is said where weights are not float32."""
+    told = {} if storage == FULL else {"storage": storage}
+    tree = {"format": FORMAT, **told, **to_tree(info)}
+    (directory / CONFIG).write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
+
+
+def model_card(info: ModelInfo, weights: dict[str, Tensor]) -> str:
+    """The README of a model directory: what is known; its owner adds data, licence and scores."""
+    network = info.network
+    piece = f", pieces of {network.piece_length}" if network.kind == "LAT" else ""
+    millions = sum(tensor.numel() for tensor in weights.values()) / 1e6
+    return f"""# {info.source_language} to {info.target_language}, {network.kind}{piece}
+
+A translation model made with lath.
+
+| | |
+|---|---|
+| network | {network.kind}{piece}, {network.encoder_layers} + {network.decoder_layers} layers, width {network.width} |
+| parameters | {millions:.1f} million |
+| vocabulary | {info.source_size} source, {info.target_size} target, {"joint" if info.joint else "separate"} |
+| trained for | {info.steps} updates, sentences of up to {info.max_length} tokens |
+
+Not said by training, and to be added here before the model is passed on: the data and their licence, and scores
+with their signatures (`lath evaluate`).
+"""
+
+
+def read_info(directory: Path) -> ModelInfo:
+    """The settings of a model directory; anything missing or foreign is told with its remedy."""
+    return _read_config(directory)[0]
+
+
+def read_storage(directory: Path) -> str:
+    """How a model directory stores its weights: `storage.FULL`, or one of `storage.SMALLER`."""
+    return _read_config(directory)[1]
+
+
+def _read_config(directory: Path) -> tuple[ModelInfo, str]:
+    if not directory.is_dir():
+        raise UserError(f"{directory}: no such model directory; `lath train` writes one as RUN/model")
+    path = directory / CONFIG
+    if not path.is_file():
+        raise UserError(f"{directory}: neither a model nor a run directory, it has no {CONFIG}")
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"{path}: damaged ({error}); copy the model directory again") from None
+    number = tree.pop("format", None) if isinstance(tree, dict) else None
+    if number is None:
+        raise UserError(f"{path}: not written by lath; a model directory comes from `lath train` or `lath average`")
+    if number != FORMAT:
+        raise UserError(f"{path}: format {number}, but this version of lath reads format {FORMAT}; update lath")
+    storage = tree.pop("storage", FULL)
+    if storage not in (FULL, *SMALLER):
+        raise UserError(
+            f"{path}: the weights are stored as {storage!r}, but this version of lath reads "
+            f"{', '.join((FULL, *SMALLER))}; update lath"
+        )
+    try:
+        return settings_from_tree(ModelInfo, tree, str(path)), storage
+    except TypeError as error:
+        raise UserError(f"{path}: incomplete ({error}); copy the model directory again") from None
+
+
+def load_model(directory: Path, device: torch.device) -> LoadedModel:
+    """A model directory, ready to translate on `device`; its weights are float32 however they are stored."""
+    info, storage = _read_config(directory)
+    if (directory / "log.jsonl").is_file():
+        finished = directory / "model"
+        remedy = f"use {finished}" if finished.is_dir() else "finish it, or write a model with `lath average`"
+        raise UserError(f"{directory}: a training run, not a model; {remedy}")
+    source_vocab, target_vocab = load_vocabs(directory)
+    sizes = (source_vocab.size, target_vocab.size)
+    if sizes != (info.source_size, info.target_size) or (source_vocab is target_vocab) != info.joint:
+        raise UserError(
+            f"{directory}: the vocabulary has {sizes[0]} and {sizes[1]} entries, the model was trained with "
+            f"{info.source_size} and {info.target_size}; the files are of different models, copy the directory again"
+        )
+    weights = load_weights(directory / WEIGHTS)
+    if storage != FULL:
+        weights = restore(weights, str(directory / WEIGHTS))
+    with torch.device("meta"):
+        model = KINDS[info.network.kind](info.network, info.source_size, info.target_size, info.joint)
+    fill_weights(model, weights, directory / WEIGHTS)
+    return LoadedModel(model.to(device).eval(), info, source_vocab, target_vocab)
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """A safetensors file that may be read by whoever may read the files beside it.
+
+    The library writes one that its owner alone may read, whatever the umask says; an empty file tells what that is.
+    """
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path, metadata)
+    path.chmod(mode)
+
+
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """A safetensors file on the CPU."""
+    if not path.is_file():
+        raise UserError(f"{path}: missing; copy the whole directory again")
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path}: damaged or not a safetensors file ({error}); copy it again") from None
+
+
+def fill_weights(model: Model, weights: dict[str, Tensor], path: Path) -> None:
+    """Put `weights` into the model (whose own may lie on the meta device); they must fit name by name."""
+    expected = model.state_dict()
+    for name in sorted(expected.keys() | weights.keys()):
+        if name not in weights or name not in expected:
+            where = "lacks" if name in expected else "has an unknown"
+            raise UserError(
+                f"{path}: {where} tensor {name!r}; the weights are of another kind of model than {CONFIG} says"
+            )
+        if weights[name].shape != expected[name].shape:
+            raise UserError(
+                f"{path}: {name} has shape {tuple(weights[name].shape)}, {CONFIG} and vocabulary ask for "
+                f"{tuple(expected[name].shape)}; the files are of different models"
+            )
+    model.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, assign=True)
+
+
+def average_weights(directories: Sequence[Path]) -> dict[str, Tensor]:
+    """The plain mean of several checkpoints' weights."""
+    assert directories
+    total: dict[str, Tensor] = {}
+    for directory in directories:
+        for name, tensor in load_weights(directory / WEIGHTS).items():
+            total[name] = total[name] + tensor.double() if name in total else tensor.double()
+    return {name: (tensor / len(directories)).float() for name, tensor in total.items()}
+
+
+# ---- training checkpoints ---------------------------------------------------------------------------------------
+
+
+Cost = tuple[float, float]
+"""How a validation ranks, the lower the better (`validation_cost`)."""
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """Where a training run stands. Together with weights, optimiser and seed this decides all that follows."""
+
+    step: int
+    epoch: int
+    batch: int
+    """Updates already taken in this epoch."""
+    valid_loss: float | None
+    """None when the checkpoint was written by an interruption."""
+    valid_bleu: float | None = None
+    """None unless the run is judged by BLEU (train.stop_by)."""
+
+    @property
+    def cost(self) -> Cost | None:
+        """What checkpoints are ranked by; None when it was not validated."""
+        return validation_cost(self.valid_loss, self.valid_bleu)
+
+    def __str__(self) -> str:
+        bleu = "" if self.valid_bleu is None else f", BLEU {self.valid_bleu:.2f}"
+        loss = "not validated" if self.valid_loss is None else f"validation loss {self.valid_loss:.4f}"
+        return f"step {self.step}: {loss}{bleu}"
+
+
+def validation_cost(loss: float | None, bleu: float | None) -> Cost | None:
+    """The rank of a validation: by BLEU where there is one, then by the loss, which alone moves while BLEU is still 0.
+
+    All validations of a run have a BLEU, or none has.
+    """
+    return None if loss is None else (0.0 if bleu is None else -bleu, loss)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint directory and its state."""
+
+    directory: Path
+    state: TrainState
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether the optimiser's state is still there; it is kept for the newest only."""
+        return (self.directory / OPTIMIZER).is_file()
+
+
+def save_checkpoint(
+    folder: Path,
+    model: Model,
+    optimizer: torch.optim.Optimizer,
+    state: TrainState,
+    average: MovingAverage | None = None,
+) -> Checkpoint:
+    """Write `folder/step-N`; an interrupted checkpoint of the same step is replaced.
+
+    WEIGHTS are always those that are validated and end up in a model: the moving average where there is one.
+    """
+    directory = folder / f"step-{state.step}"
+    if directory.exists():
+        shutil.rmtree(directory)
+    with whole_directory(directory) as partial:
+        trained = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+        if average is None:
+            save_tensors(trained, partial / WEIGHTS)
+        else:
+            save_tensors(average.weights, partial / WEIGHTS)
+            save_tensors(trained, partial / UNAVERAGED)
+        save_tensors(_optimizer_tensors(model, optimizer), partial / OPTIMIZER)
+        (partial / STATE).write_text(json.dumps({"format": FORMAT, **to_tree(state)}) + "\n", encoding="utf-8")
+    return Checkpoint(directory, state)
+
+
+def _optimizer_tensors(model: Model, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    return {
+        f"{name}/{key}": torch.as_tensor(value).contiguous()
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state[parameter].items()
+    }
+
+
+def load_checkpoint(
+    checkpoint: Checkpoint, model: Model, optimizer: torch.optim.Optimizer, average: MovingAverage | None = None
+) -> None:
+    """Put a checkpoint into a model, its optimiser and its moving average, which stay where they are."""
+    path = checkpoint.directory / (WEIGHTS if average is None else UNAVERAGED)
+    weights = load_weights(path)
+    parameters = dict(model.named_parameters())
+    fits = parameters.keys() == weights.keys() and all(weights[n].shape == p.shape for n, p in parameters.items())
+    if not fits:
+        raise UserError(f"{path}: does not fit the recipe's network; resume with the recipe the run was started with")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(weights[name])
+    if average is not None:
+        average.load(load_weights(checkpoint.directory / WEIGHTS))
+    for key, tensor in load_weights(checkpoint.directory / OPTIMIZER).items():
+        name, _, entry = key.rpartition("/")
+        parameter = parameters[name]
+        # Adam counts its steps in a CPU tensor unless it is fused; the moments live beside the parameter.
+        place = torch.device("cpu") if entry == "step" and not _is_fused(optimizer) else parameter.device
+        optimizer.state[parameter][entry] = tensor.to(place)
+
+
+def _is_fused(optimizer: torch.optim.Optimizer) -> bool:
+    return bool(optimizer.param_groups[0].get("fused"))
+
+
+def list_checkpoints(folder: Path) -> list[Checkpoint]:
+    """All whole checkpoints of a run, oldest first."""
+    found: list[Checkpoint] = []
+    for path in folder.glob("step-*/" + STATE):
+        found.append(Checkpoint(path.parent, _read_state(path)))
+    return sorted(found, key=lambda checkpoint: checkpoint.state.step)
+
+
+def _read_state(path: Path) -> TrainState:
+    try:
+        tree: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        number = tree.pop("format")
+        if number == FORMAT:
+            return TrainState(**tree)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"{path}: damaged or not written by lath ({type(error).__name__}: {error}); "
+            f"remove {path.parent} to go on without this checkpoint"
+        ) from None
+    raise UserError(f"{path}: format {number}, but this version of lath reads format {FORMAT}; update lath")
+
+
+def best_checkpoints(checkpoints: Sequence[Checkpoint], count: int) -> list[Checkpoint]:
+    """The validated checkpoints that rank best, best first; a loss that is no number is never good."""
+    scored = [(cost, c.state.step, c) for c in checkpoints if (cost := c.state.cost) is not None]
+    finite = [entry for entry in scored if all(map(math.isfinite, entry[0]))]
+    return [checkpoint for _, _, checkpoint in sorted(finite, key=lambda entry: entry[:2])[:count]]
+
+
+def prune_checkpoints(folder: Path, keep_best: int) -> None:
+    """Keep the newest checkpoint whole, of the best the weights, and nothing else."""
+    checkpoints = list_checkpoints(folder)
+    kept = {checkpoint.directory for checkpoint in best_checkpoints(checkpoints, keep_best)}
+    for checkpoint in checkpoints[:-1]:
+        if checkpoint.directory not in kept:
+            (checkpoint.directory / STATE).unlink()  # first, so that a kill in between leaves nothing that looks whole
+            shutil.rmtree(checkpoint.directory)
+        else:
+            for name in (OPTIMIZER, UNAVERAGED):
+                (checkpoint.directory / name).unlink(missing_ok=True)

@@ -1,0 +1,328 @@
+"""Aligned text -> token arrays on disk.
+
+    report = prepare(recipe, Path("data/multi30k"))
+    corpus = Corpus.open(Path("data/multi30k"), "train")
+    corpus.source(0)  ->  array([ 312,   17, 2044], dtype=uint16)
+
+A prepared directory holds `data.json`, the vocabulary, and for each split (train, valid) and side (source, target)
+`SPLIT.SIDE.tokens`, all sentences end to end without begin and end symbols, and `SPLIT.SIDE.offsets`, where each
+starts: sentence i is tokens[offsets[i]:offsets[i + 1]].
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lath.config import DataSettings, Recipe, VocabSettings, settings_from_tree, to_tree
+from lath.errors import UserError, did_you_mean
+from lath.files import count_lines, misaligned, read_lines, read_pairs, whole_directory
+from lath.progress import watched
+from lath.text.vocab import Vocab, learn_vocabs, load_vocabs, save_vocabs
+
+FORMAT = 1
+"""The number of the format of a prepared directory."""
+DATA_INFO = "data.json"
+SPLITS = ("train", "valid")
+SIDES = ("source", "target")
+REASONS = ("empty", "too long", "ratio")
+"""Why a pair may be left out, in the order in which it is asked."""
+
+_CHUNK = 10_000
+"""Pairs encoded at once: enough to keep all cores busy, few enough to weigh nothing."""
+_OFFSET = np.dtype("<i8")
+
+Tokens = NDArray[np.unsignedinteger[Any]]
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class SplitCounts:
+    """What became of the pairs of one split."""
+
+    pairs: int
+    """Pairs kept."""
+    source_tokens: int
+    target_tokens: int
+    dropped: Mapping[str, int]
+    """Pairs left out, by reason."""
+
+    def __str__(self) -> str:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.dropped.items() if count)
+        left_out = f"{sum(self.dropped.values()):,} left out" + (f" ({reasons})" if reasons else "")
+        return (
+            f"{self.pairs:,} pairs, {left_out}; {self.source_tokens:,} source and {self.target_tokens:,} target tokens"
+        )
+
+
+@dataclass(frozen=True)
+class DataInfo:
+    """What `data.json` tells of a prepared directory."""
+
+    dtype: str
+    """Of the token files: uint16, or uint32 for a vocabulary of over 65536 entries."""
+    source_vocab_size: int
+    target_vocab_size: int
+    splits: Mapping[str, SplitCounts]
+    data: DataSettings
+    """The settings it was prepared with; the languages are among them."""
+    vocab: VocabSettings
+
+
+@dataclass(frozen=True)
+class PrepareReport:
+    """What `prepare` has written, for people."""
+
+    directory: Path
+    info: DataInfo
+
+    def lines(self) -> list[str]:
+        """The report, line by line."""
+        data = self.info.data
+        return [
+            f"{self.directory}: {data.source_language or 'source'} -> {data.target_language or 'target'}",
+            f"  vocabulary  {self.info.source_vocab_size:,} source and {self.info.target_vocab_size:,} target entries",
+            *(f"  {split:<10}  {counts}" for split, counts in self.info.splits.items()),
+        ]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def prepare(recipe: Recipe, out: Path, vocab_from: Path | None = None) -> PrepareReport:
+    """Write the corpus of a recipe as token arrays into the new directory `out`.
+
+    The vocabulary is learnt from the training text, or taken from the prepared or model directory `vocab_from`.
+    """
+    files = {split: _split_files(recipe.data, split) for split in SPLITS}
+    with whole_directory(out) as directory:
+        totals = {split: _aligned_count(*files[split]) for split in SPLITS}
+        if vocab_from is None:
+            vocabs = _learn(recipe.vocab, files["train"], totals["train"])
+        else:
+            vocabs = load_vocabs(vocab_from)
+        save_vocabs(directory, *vocabs)
+        dtype = np.dtype("<u2" if max(vocab.size for vocab in vocabs) <= 1 << 16 else "<u4")
+        splits: dict[str, SplitCounts] = {}
+        for split in SPLITS:
+            pairs = watched(read_pairs(*files[split]), f"encoding {split}", totals[split])
+            splits[split] = _write_split(directory / split, pairs, vocabs, recipe.data, dtype)
+            if splits[split].pairs == 0:
+                raise UserError(
+                    f"no pair of {files[split][0]} and {files[split][1]} is left to use: {splits[split]}; "
+                    f"check the text, data.max_length {recipe.data.max_length} and data.max_ratio "
+                    f"{recipe.data.max_ratio}"
+                )
+        info = DataInfo(dtype.name, vocabs[0].size, vocabs[1].size, splits, recipe.data, recipe.vocab)
+        _write_info(directory / DATA_INFO, info)
+    return PrepareReport(out, info)
+
+
+def _split_files(data: DataSettings, split: str) -> tuple[Path, Path]:
+    """The source and the target file of a split."""
+    settings = to_tree(data)
+    for side in SIDES:
+        if not settings[f"{split}_{side}"]:
+            raise UserError(
+                f"data.{split}_{side} is not set; name the text file under [data] in the recipe, "
+                f"or with --set data.{split}_{side}=FILE"
+            )
+    return Path(settings[f"{split}_source"]), Path(settings[f"{split}_target"])
+
+
+def _aligned_count(source: Path, target: Path) -> int:
+    """The number of pairs; counted before all else, so that a misaligned file is told before the long work."""
+    counts = [count_lines(path) for path in watched((source, target), "counting lines", 2, unit="files")]
+    if counts[0] != counts[1]:
+        raise misaligned(source, counts[0], target, counts[1])
+    return counts[0]
+
+
+def _learn(settings: VocabSettings, files: tuple[Path, Path], total: int) -> tuple[Vocab, Vocab]:
+    def lines(path: Path) -> Iterator[str]:
+        all_lines = watched(read_lines(path), f"learning the vocabulary from {path.name}", total)
+        return spread(all_lines, total, settings.sample_lines)
+
+    return learn_vocabs(settings, lambda: lines(files[0]), lambda: lines(files[1]))
+
+
+def spread(items: Iterable[Item], total: int, sample: int) -> Iterator[Item]:
+    """At most `sample` of the `total` items, evenly spread; which ones depends on the two numbers alone.
+
+    >>> list(spread("abcdefg", 7, 3))
+    ['a', 'd', 'f']
+    """
+    return (item for index, item in enumerate(items) if sample >= total or index * sample % total < sample)
+
+
+def drop_reason(source_length: int, target_length: int, data: DataSettings) -> str | None:
+    """Why a pair of these lengths in tokens is left out; None keeps it."""
+    shorter, longer = sorted((source_length, target_length))
+    if shorter == 0:
+        return "empty"
+    if longer > data.max_length:
+        return "too long"
+    if longer > data.max_ratio * shorter and longer - shorter > 8:
+        return "ratio"
+    return None
+
+
+def _write_split(
+    stem: Path, pairs: Iterable[tuple[str, str]], vocabs: tuple[Vocab, Vocab], data: DataSettings, dtype: np.dtype[Any]
+) -> SplitCounts:
+    """Encode and filter the pairs of a split and write its four files."""
+    dropped = Counter(dict.fromkeys(REASONS, 0))
+    with contextlib.ExitStack() as stack:
+        files = [[stack.enter_context(open(path, "wb")) for path in _side_paths(stem, side)] for side in SIDES]
+        sides = [_SideWriter(tokens, offsets, dtype) for tokens, offsets in files]
+        for chunk in _chunks(pairs, _CHUNK):
+            lines = zip(*chunk, strict=True)
+            encoded = [vocab.encode_lines(side) for vocab, side in zip(vocabs, lines, strict=True)]
+            reasons = [drop_reason(len(source), len(target), data) for source, target in zip(*encoded, strict=True)]
+            dropped.update(reason for reason in reasons if reason)
+            for writer, sentences in zip(sides, encoded, strict=True):
+                writer.add([ids for ids, reason in zip(sentences, reasons, strict=True) if not reason])
+    return SplitCounts(sides[0].sentences, sides[0].tokens, sides[1].tokens, dict(dropped))
+
+
+def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+class _SideWriter:
+    """Appends sentences to the token file and the offset file of one side."""
+
+    def __init__(self, tokens: IO[bytes], offsets: IO[bytes], dtype: np.dtype[Any]) -> None:
+        self._token_file, self._offset_file, self._dtype = tokens, offsets, dtype
+        self.sentences = 0
+        self.tokens = 0
+        offsets.write(np.zeros(1, _OFFSET).tobytes())
+
+    def add(self, sentences: Sequence[Sequence[int]]) -> None:
+        lengths = np.fromiter((len(ids) for ids in sentences), _OFFSET, len(sentences))
+        tokens = np.fromiter(chain.from_iterable(sentences), self._dtype, int(lengths.sum()))
+        # Not ndarray.tofile: it hides the system's error number, and with it a full disk.
+        self._token_file.write(tokens.tobytes())
+        self._offset_file.write((self.tokens + np.cumsum(lengths, dtype=_OFFSET)).tobytes())
+        self.sentences += len(sentences)
+        self.tokens += len(tokens)
+
+
+def _side_paths(stem: Path, side: str) -> tuple[Path, Path]:
+    """The token file and the offset file of one side; `stem` is the directory and the split."""
+    return stem.with_name(f"{stem.name}.{side}.tokens"), stem.with_name(f"{stem.name}.{side}.offsets")
+
+
+def _write_info(path: Path, info: DataInfo) -> None:
+    languages = {"source": info.data.source_language, "target": info.data.target_language}
+    tree = {"format": FORMAT, "languages": languages, **asdict(info)}
+    path.write_text(json.dumps(tree, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+
+
+def read_data_info(directory: Path) -> DataInfo:
+    """What is in a prepared directory."""
+    path = directory / DATA_INFO
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{directory}: no data.json; name a directory that lath prepare has written") from None
+    except UnicodeDecodeError:
+        raise _foreign(path, "not UTF-8") from None
+    try:
+        tree = json.loads(text)
+        format_number = tree["format"]
+        if format_number != FORMAT:
+            raise UserError(
+                f"{path}: the data has format {format_number}, this version of lath reads format {FORMAT}; "
+                f"run lath prepare again with this version"
+            )
+        return DataInfo(
+            dtype=str(np.dtype(tree["dtype"]).name),
+            source_vocab_size=int(tree["source_vocab_size"]),
+            target_vocab_size=int(tree["target_vocab_size"]),
+            splits={split: SplitCounts(**counts) for split, counts in tree["splits"].items()},
+            data=settings_from_tree(DataSettings, tree["data"], f"{path}: data"),
+            vocab=settings_from_tree(VocabSettings, tree["vocab"], f"{path}: vocab"),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise _foreign(path, f"{type(error).__name__}: {error}") from None
+
+
+def _foreign(path: Path, reason: str) -> UserError:
+    return UserError(
+        f"{path}: truncated, or not written by lath prepare ({reason}); copy it again, or run lath prepare again"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """One split of a prepared directory, memory-mapped: opening costs little, whatever its size."""
+
+    source_tokens: Tokens
+    target_tokens: Tokens
+    source_offsets: NDArray[np.int64]
+    target_offsets: NDArray[np.int64]
+    source_lengths: NDArray[np.int32]
+    """Tokens of each source sentence."""
+    target_lengths: NDArray[np.int32]
+    """Tokens of each target sentence."""
+
+    @staticmethod
+    def open(directory: Path, split: str) -> Corpus:
+        """Map a split, "train" or "valid", of a prepared directory."""
+        info = read_data_info(directory)
+        if split not in info.splits:
+            known = ", ".join(info.splits)
+            raise UserError(f"{directory}: no split {split!r}{did_you_mean(split, info.splits)}; there are: {known}")
+        dtype = np.dtype(info.dtype).newbyteorder("<")
+        counts = info.splits[split]
+        source = _open_side(directory / split, "source", dtype, counts.pairs, counts.source_tokens)
+        target = _open_side(directory / split, "target", dtype, counts.pairs, counts.target_tokens)
+        return Corpus(source[0], target[0], source[1], target[1], source[2], target[2])
+
+    def __len__(self) -> int:
+        return len(self.source_lengths)
+
+    def source(self, index: int) -> Tokens:
+        """The ids of a source sentence, without begin and end."""
+        return self.source_tokens[self.source_offsets[index] : self.source_offsets[index + 1]]
+
+    def target(self, index: int) -> Tokens:
+        """The ids of a target sentence, without begin and end."""
+        return self.target_tokens[self.target_offsets[index] : self.target_offsets[index + 1]]
+
+
+def _open_side(
+    stem: Path, side: str, dtype: np.dtype[Any], sentences: int, tokens: int
+) -> tuple[Tokens, NDArray[np.int64], NDArray[np.int32]]:
+    """Tokens, offsets and lengths of one side; sizes must be those that data.json tells."""
+    token_path, offset_path = _side_paths(stem, side)
+    offsets = _map(offset_path, _OFFSET, sentences + 1)
+    lengths = np.diff(offsets)
+    if offsets[0] != 0 or offsets[-1] != tokens or np.any(lengths < 0):
+        raise _foreign(offset_path, "its offsets are not those of the tokens")
+    return _map(token_path, dtype, tokens), offsets, lengths.astype(np.int32)
+
+
+def _map(path: Path, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
+    expected = count * dtype.itemsize
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; copy the whole directory again, or run lath prepare again") from None
+    if size != expected:
+        raise _foreign(path, f"{size} bytes, data.json tells {expected}")
+    if count == 0:  # an empty file cannot be mapped
+        return np.zeros(0, dtype)
+    return np.asarray(np.memmap(path, dtype, "r"))

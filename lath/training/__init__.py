@@ -1,0 +1,1 @@
+"""From prepared text to checkpoints: batches, objective, loop, validation, log."""

@@ -1,0 +1,232 @@
+"""What people are shown: how a translation came about, and what recipes and directories hold."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import Runs, Translators
+
+from lath.analysis.show import explain, plot_run, show
+from lath.config import RULE_SETS, Recipe, to_tree
+from lath.decoding.decoder import Pass
+from lath.decoding.merge import merge_pieces
+from lath.errors import UserError
+from lath.text.vocab import BOS, EOS, MASK, SPECIALS, SubwordNmtVocab
+from lath.translator import Hypothesis
+
+WORDS = SubwordNmtVocab([], ["the", "old", "dog", "cat", "barks"])
+THE, OLD, DOG, CAT, BARKS = range(len(SPECIALS), len(SPECIALS) + 5)
+
+
+def refusal(thing: Path, *overrides: str) -> str:
+    with pytest.raises(UserError) as refused:
+        show(thing, overrides)
+    return str(refused.value)
+
+
+def told_pass(pieces: list[list[int]], scores: list[list[float]], **rest: object) -> Pass:
+    merged = merge_pieces(pieces, scores, RULE_SETS["official"])
+    output = [BOS, *(id for id in merged.ids if id not in (BOS, EOS)), EOS]
+    return Pass([MASK] * len(pieces), pieces, scores, merged.decisions, output, **rest)  # type: ignore[arg-type]
+
+
+def test_every_step_of_a_hand_made_translation_is_told() -> None:
+    first = told_pass(
+        [[BOS, THE], [THE, OLD], [DOG, BARKS], [CAT, BARKS], [EOS, EOS]],
+        [[0.0, -0.1], [-0.2, -0.3], [-0.5, -0.6], [-0.9, -0.7], [-0.01, -0.02]],
+        masked=[3],
+        length_change=2,
+    )
+    last = Pass(
+        [BOS, THE, OLD, MASK, EOS], [[BOS], [THE], [OLD], [DOG], [EOS]], [[-0.1]] * 5, [], [BOS, THE, OLD, DOG, EOS]
+    )
+    text = explain(Hypothesis("the old dog", -0.1, 2, passes=[[first, last]]), WORDS)
+    assert text.splitlines() == [
+        "Pass 1 of 2",
+        "  decoder input and the piece predicted at each position (probability of each token):",
+        "      0 <mask>  <s> 100%  the 90%",
+        "      1 <mask>  the 82%  old 74%",
+        "      2 <mask>  dog 61%  barks 55%",
+        "      3 <mask>  cat 41%  barks 50%",
+        "      4 <mask>  </s> 99%  </s> 98%",
+        "  merging:",
+        "    piece   1 repeats the end of the text: the",
+        "    piece   2 shares nothing with the end of the text and is put behind it: dog barks",
+        "    piece   3 dog (-0.50) against cat (-0.90): dog stays",
+        "    piece   4 shares nothing with the end of the text and is put behind it: </s>",
+        "  merged:      <s> the old dog barks </s>",
+        "  masked:      <s> the old <mask> barks </s>",
+        "  length:      2 masks inserted",
+        "",
+        "Pass 2 of 2",
+        "  decoder input and the token predicted at each position (probability of each token):",
+        "      0 <s>     <s> 90%",
+        "      1 the     the 90%",
+        "      2 old     old 90%",
+        "      3 <mask>  dog 90%",
+        "      4 </s>    </s> 90%",
+        "  filled:      <s> the old dog </s>",
+        "",
+        "Translation: the old dog",
+    ]
+
+
+def test_an_empty_side_and_a_deletion_are_told_in_words() -> None:
+    told = told_pass([[THE, DOG], [THE, OLD, DOG]], [[-0.1, -0.1], [-0.1, -3.0, -0.1]], length_change=-1)
+    text = explain(Hypothesis("the dog", 0.0, 1, passes=[[told]]), WORDS)
+    assert "    piece   1 nothing (-1.39) against old (-3.00): nothing stays\n" in text
+    assert "  length:      1 masks to delete, as far as there are any\n" in text
+    assert "masked:" not in text
+
+
+def test_parts_of_a_long_line_are_numbered() -> None:
+    told = told_pass([[THE], [DOG]], [[-0.1], [-0.1]])
+    text = explain(Hypothesis("the dog the dog", 0.0, 1, parts=2, passes=[[told], [told]]), WORDS)
+    assert re.findall(r"^Part.*$", text, re.MULTILINE) == ["Part 1 of 2", "Part 2 of 2"]
+    assert text.count("Pass 1 of 1") == 2
+
+
+def test_a_hypothesis_without_passes_says_so() -> None:
+    assert explain(Hypothesis("the dog", 0.0, 3), WORDS).splitlines() == [
+        "No passes to show: it is blank, or was written token by token (AT), or without a trace.",
+        "Translation: the dog",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["CMLM", "LAT"])
+def test_a_real_translation_is_told_wholly(wild: Translators, kind: str) -> None:
+    translator = wild(kind)
+    (hypothesis,) = translator.hypotheses(["tu re sa lo ni pe du"], trace=True, iterations=3)
+    vocab = translator.target_vocab
+    text = explain(hypothesis, vocab)
+    assert re.findall(r"^Pass (\d) of 3$", text, re.MULTILINE) == ["1", "2", "3"]
+    assert text.endswith(f"\nTranslation: {hypothesis.text}")
+    (passes,) = hypothesis.passes
+    for told in passes:
+        for place, (id, piece) in enumerate(zip(told.input, told.pieces, strict=True)):
+            tokens = r"\s+".join(rf"{re.escape(vocab.token(id))} \d+%" for id in piece)
+            assert re.search(rf"^ +{place} {re.escape(vocab.token(id))} +{tokens}$", text, re.MULTILINE)
+        assert " ".join(vocab.token(id) for id in told.output) in text
+    assert text.count("  masked:") == sum(bool(told.masked) for told in passes) > 0
+    assert text.count("  merging:") == (3 if kind == "LAT" else 0)
+    assert text.count("  merged:" if kind == "LAT" else "  filled:") == 3
+
+
+# ---- things --------------------------------------------------------------------------------------------------------
+
+
+def test_a_recipe_is_shown_with_every_default(tmp_path: Path) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text('[network]\nkind = "AT"\n', encoding="utf-8")
+    shown = json.loads(show(path, ["train.steps=7"]))
+    expected = to_tree(Recipe())
+    expected["network"]["kind"], expected["train"]["steps"] = "AT", 7
+    assert shown == expected
+    assert refusal(path, "train.stpes=7") == "small.toml: train: unknown setting 'stpes' (did you mean 'steps'?)"
+
+
+def test_a_data_directory_is_shown(toy_folder: Path) -> None:
+    lines = show(toy_folder / "data").splitlines()
+    assert lines[0] == f"{toy_folder / 'data'}: xx to yy"
+    assert re.fullmatch(r"  train  3,000 pairs, 0 left out; [\d,]+ source and [\d,]+ target tokens", lines[1])
+    assert lines[2].startswith("  valid  100 pairs, 0 left out;")
+    assert lines[3] == "  vocabulary 350 source, 350 target"
+
+
+def test_a_model_is_shown_with_its_card(model_copy: Path) -> None:
+    shown = show(model_copy)
+    assert shown.startswith("# xx to yy, LAT, pieces of 3\n")
+    assert '\ndecoding defaults: {"iterations": 4, ' in shown
+    (model_copy / "README.md").write_bytes(b"caf\xe9")
+    assert show(model_copy).startswith("caf\ufffd\n")
+    (model_copy / "README.md").unlink()
+    assert "decoding defaults" in show(model_copy)
+
+
+@pytest.fixture
+def run(toy_run: Runs, tmp_path: Path) -> Path:
+    """A run directory that a test may spoil."""
+    return Path(shutil.copytree(toy_run("LAT"), tmp_path / "run"))
+
+
+def test_a_run_is_shown_with_its_losses(run: Path) -> None:
+    lines = show(run).splitlines()
+    assert lines[0] == f"{run}: LAT, 20 steps"
+    assert re.fullmatch(r"  step 20: training loss \d+\.\d{3}, [\d,]+ tokens/s, \d+ % padding", lines[1])
+    losses = [re.fullmatch(r"  step (10|20): validation loss (\d+\.\d{4})", line) for line in lines[2:4]]
+    assert all(losses)
+    values = [float(found[2]) for found in losses if found]
+    assert values == sorted(values)
+    assert re.fullmatch(r"  training loss   █[▁-█]{3} \d\.\d{3} to \d\.\d{3}", lines[4])
+    assert re.fullmatch(r"  validation loss █▁ \d\.\d{3} to \d\.\d{3}", lines[5])
+    assert lines[6:] == ["  finished"]
+
+
+def change_settings(run: Path, **changes: object) -> None:
+    tree = json.loads((run / "resolved.json").read_text(encoding="utf-8"))
+    tree["train"].update(changes)
+    (run / "resolved.json").write_text(json.dumps(tree), encoding="utf-8")
+
+
+def test_a_run_that_stopped_early_says_so(run: Path) -> None:
+    change_settings(run, steps=90)  # prolonged, and not yet gone on with
+    assert show(run).splitlines()[-1] == "  unfinished; go on with lath train ... --resume"
+    change_settings(run, patience=1)
+    with (run / "log.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write('{"step": 20, "epoch": 0, "valid_loss": 99.0}\n')
+    assert show(run).splitlines()[-1] == "  finished early, at step 20: validation got no better"
+
+
+def test_a_log_of_an_older_version_is_shown(run: Path) -> None:
+    entry = {"step": 20, "epoch": 0, "loss": 1.5, "tokens_per_second": 1234.5}
+    (run / "log.jsonl").write_text(json.dumps(entry) + "\n", encoding="utf-8")
+    assert show(run).splitlines()[1] == "  step 20: training loss 1.500, 1,234 tokens/s"
+    (run / "log.jsonl").write_text(json.dumps({**entry, "padding": 0.125, "mfu": 0.4}) + "\n", encoding="utf-8")
+    assert show(run).splitlines()[1].endswith("1,234 tokens/s, 12 % padding, MFU 40 %")
+
+
+def test_a_run_is_plotted(run: Path, model_copy: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot_run(run, tmp_path / "curve.svg")
+    drawn = (tmp_path / "curve.svg").read_text(encoding="utf-8")
+    assert drawn.startswith("<?xml")
+    assert "<!-- training loss -->" in drawn
+    assert "<!-- validation loss -->" in drawn
+    with pytest.raises(UserError, match="not a training run, so there is no curve to plot"):
+        plot_run(model_copy, tmp_path / "other.svg")
+
+
+def test_an_unfinished_run_is_shown(run: Path) -> None:
+    shutil.rmtree(run / "model")
+    shutil.rmtree(run / "checkpoints")
+    (run / "log.jsonl").write_text("", encoding="utf-8")
+    assert show(run) == f"{run}: LAT, 20 steps\n  unfinished; go on with lath train ... --resume"
+
+
+def test_a_log_line_cut_short_by_a_kill_is_left_out(run: Path) -> None:
+    before = show(run)
+    with (run / "log.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write('{"step": 30, "lo')
+    assert show(run) == before
+    (run / "log.jsonl").unlink()
+    assert "training loss" not in show(run)
+
+
+def test_a_damaged_run_is_told(run: Path) -> None:
+    (run / "resolved.json").write_text('{"netw', encoding="utf-8")
+    told = refusal(run)
+    assert told.startswith(f"{run / 'resolved.json'}: damaged or not written by lath (")
+
+
+def test_what_cannot_be_shown(tmp_path: Path, model_copy: Path) -> None:
+    remedy = "give a recipe (.toml), or a directory made by lath prepare or lath train"
+    assert refusal(tmp_path / "nowhere") == f"{tmp_path / 'nowhere'}: does not exist; {remedy}"
+    assert refusal(tmp_path) == f"{tmp_path}: is not a recipe, data, run or model directory; {remedy}"
+    assert "model.safetensors: not valid UTF-8" in refusal(model_copy / "model.safetensors")
+    assert refusal(model_copy, "decode.beam=2") == (
+        f"--set decode.beam=2: changes a recipe, or how a sentence is translated; {model_copy} is neither"
+    )

@@ -1,0 +1,535 @@
+"""Model directories and checkpoints: what is saved is loaded, and whatever is wrong with a file is told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import CPU, Runs
+from safetensors.torch import load_file, save_file
+
+from lath.config import DecodeSettings, MergeRules, NetworkSettings
+from lath.errors import UserError
+from lath.model.directory import (
+    CONFIG,
+    FORMAT,
+    OPTIMIZER,
+    STATE,
+    UNAVERAGED,
+    WEIGHTS,
+    Checkpoint,
+    ModelInfo,
+    TrainState,
+    average_weights,
+    best_checkpoints,
+    list_checkpoints,
+    load_checkpoint,
+    load_model,
+    prune_checkpoints,
+    read_info,
+    read_storage,
+    save_checkpoint,
+    save_model,
+    save_tensors,
+    write_info,
+)
+from lath.model.network import Model, build_model
+from lath.model.storage import FULL, SCALE, SMALLER, restore, shrink
+from lath.text.vocab import load_vocabs
+from lath.training.ema import MovingAverage
+from lath.training.run import average_run
+
+TINY = NetworkSettings(
+    kind="LAT", width=8, heads=2, feedforward=8, encoder_layers=1, decoder_layers=1, max_positions=16
+)
+
+
+def tiny_model(seed: int = 1) -> Model:
+    return build_model(TINY, 40, 40, True, torch.Generator().manual_seed(seed))
+
+
+def adam(model: Model) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.1)
+
+
+def refusal(ask: Callable[[], Any]) -> str:
+    with pytest.raises(UserError) as refused:
+        ask()
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def change_config(directory: Path, **changes: Any) -> None:
+    tree = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+    tree.update(changes)
+    (directory / CONFIG).write_text(json.dumps(tree), encoding="utf-8")
+
+
+# ---- round trips ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["AT", "CMLM", "LAT"])
+def test_what_is_saved_is_loaded(toy_run: Runs, tmp_path: Path, kind: str) -> None:
+    first = load_model(toy_run(kind) / "model", CPU)
+    again = tmp_path / "deep" / "again"
+    save_model(again, first.model.state_dict(), first.info, (first.source_vocab, first.target_vocab))
+    second = load_model(again, CPU)
+    assert second.info == first.info
+    assert type(second.model) is type(first.model)
+    assert not second.model.training
+    assert second.source_vocab is second.target_vocab
+    assert second.source_vocab.encode("ba ko") == first.source_vocab.encode("ba ko")
+    weights = second.model.state_dict()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in first.model.state_dict().items())
+    assert sorted(path.name for path in again.iterdir()) == [
+        "README.md", "config.json", "model.safetensors", "vocab.model",
+    ]  # fmt: skip
+    assert [path.name for path in again.parent.iterdir()] == ["again"]
+
+
+def test_settings_survive_in_config_json(model_copy: Path) -> None:
+    loaded = load_model(model_copy, CPU)
+    decode = DecodeSettings(iterations=9, rules="paper", merge=MergeRules(band=2, slot_after_eos=True))
+    info = ModelInfo(TINY, decode, "de", "en", 350, 350, True, 77, 5)
+    save_model(model_copy.with_name("new"), loaded.model.state_dict(), info, (loaded.source_vocab, loaded.target_vocab))
+    assert read_info(model_copy.with_name("new")) == info
+
+
+def test_the_card_tells_what_is_known(model_copy: Path) -> None:
+    card = (model_copy / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("# xx to yy, LAT, pieces of 3\n")
+    assert "350 source, 350 target, joint" in card
+    assert "20 updates, sentences of up to 30 tokens" in card
+
+
+def test_separate_vocabularies_stay_separate(toy_run: Runs, tmp_path: Path) -> None:
+    info = read_info(toy_run("LAT") / "model")
+    source, target = load_vocabs(toy_run("LAT") / "model")[0], load_vocabs(toy_run("AT") / "model")[0]
+    model = build_model(TINY, source.size, target.size, False, torch.Generator().manual_seed(1))
+    told = ModelInfo(TINY, info.decode, "xx", "yy", source.size, target.size, False, 30, 1)
+    save_model(tmp_path / "two", model.state_dict(), told, (source, target))
+    loaded = load_model(tmp_path / "two", CPU)
+    assert loaded.source_vocab is not loaded.target_vocab
+    (tmp_path / "two" / "vocab.target.model").unlink()
+    assert "there is no vocabulary (vocab.target.model" in refusal(lambda: load_model(tmp_path / "two", CPU))
+
+
+def test_an_existing_directory_is_never_written_into(model_copy: Path) -> None:
+    loaded = load_model(model_copy, CPU)
+    before = {path.name: path.read_bytes() for path in model_copy.iterdir()}
+    message = refusal(lambda: save_model(model_copy, {}, loaded.info, (loaded.source_vocab, loaded.target_vocab)))
+    assert message == f"{model_copy}: exists already; choose another name or remove it"
+    assert {path.name: path.read_bytes() for path in model_copy.iterdir()} == before
+
+
+def test_half_precision_weights_are_widened(model_copy: Path) -> None:
+    weights = load_file(model_copy / WEIGHTS)
+    save_file({name: tensor.bfloat16() for name, tensor in weights.items()}, model_copy / WEIGHTS)
+    loaded = load_model(model_copy, CPU).model.state_dict()
+    assert {tensor.dtype for tensor in loaded.values()} == {torch.float32}
+
+
+def store(directory: Path, storage: str) -> None:
+    """Store the weights of a model directory in fewer bytes."""
+    info, weights = read_info(directory), load_file(directory / WEIGHTS)
+    save_file(shrink(weights, storage, ""), directory / WEIGHTS)
+    write_info(directory, info, storage)
+
+
+def test_full_weights_are_not_told_of(model_copy: Path) -> None:
+    """As in directories that were written before there was another way."""
+    assert "storage" not in json.loads((model_copy / CONFIG).read_text(encoding="utf-8"))
+    assert read_storage(model_copy) == FULL
+    assert {tensor.dtype for tensor in load_file(model_copy / WEIGHTS).values()} == {torch.float32}
+    before = load_model(model_copy, CPU).model.state_dict()
+    change_config(model_copy, storage=FULL)
+    assert read_storage(model_copy) == FULL
+    after = load_model(model_copy, CPU).model.state_dict()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+
+
+@pytest.mark.parametrize("storage", SMALLER)
+def test_smaller_weights_are_restored(model_copy: Path, storage: str) -> None:
+    before = load_model(model_copy, CPU)
+    store(model_copy, storage)
+    assert read_storage(model_copy) == storage
+    after = load_model(model_copy, CPU)
+    assert after.info == before.info
+    expected = restore(shrink(before.model.state_dict(), storage, ""), "")
+    weights = after.model.state_dict()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in expected.items())
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+
+
+def test_smaller_weights_are_checked_as_the_full_ones_are(model_copy: Path) -> None:
+    store(model_copy, "int8")
+    path, stored = model_copy / WEIGHTS, load_file(model_copy / WEIGHTS)
+    name = "length.table.weight"
+    save_file({key: tensor for key, tensor in stored.items() if key != name + SCALE}, path)
+    assert refusal(lambda: load_model(model_copy, CPU)) == (
+        f"{path}: the scales of {name} are missing, or not one for each row; copy the model directory again"
+    )
+    save_file({key: tensor for key, tensor in stored.items() if not key.startswith(name)}, path)
+    assert refusal(lambda: load_model(model_copy, CPU)).startswith(f"{path}: lacks tensor '{name}'; ")
+    save_file({**stored, name: stored[name][:, :5].contiguous()}, path)
+    assert refusal(lambda: load_model(model_copy, CPU)).startswith(f"{path}: {name} has shape (64, 5), config.json ")
+    save_file(stored, path)
+    write_info(model_copy, read_info(model_copy))  # the config.json of the model it was made from
+    assert refusal(lambda: load_model(model_copy, CPU)).startswith(f"{path}: has an unknown tensor 'body.")
+
+
+# ---- what can be wrong with a model directory ----------------------------------------------------------------------
+
+
+def spoil_config(text: str | bytes) -> Callable[[Path], None]:
+    raw = text if isinstance(text, bytes) else text.encode()
+    return lambda directory: (directory / CONFIG).write_bytes(raw) and None
+
+
+def drop_setting(directory: Path) -> None:
+    tree = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+    del tree["max_length"]
+    (directory / CONFIG).write_text(json.dumps(tree), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda d: shutil.rmtree(d), "{d}: no such model directory; `lath train` writes one as RUN/model"),
+        (lambda d: (d / CONFIG).unlink(), "{d}: neither a model nor a run directory, it has no config.json"),
+        (
+            spoil_config('{"format": 1, "netw'),
+            "{d}/config.json: damaged (Unterminated string starting at: line 1 column 15 (char 14)); "
+            "copy the model directory again",
+        ),
+        (
+            spoil_config(b'{"\xff'),
+            "{d}/config.json: damaged ('utf-8' codec can't decode byte 0xff in position 2: invalid start byte); "
+            "copy the model directory again",
+        ),
+        (
+            spoil_config('{"architectures": ["MarianMTModel"], "d_model": 512}'),
+            "{d}/config.json: not written by lath; a model directory comes from `lath train` or `lath average`",
+        ),
+        (
+            spoil_config("[1, 2]"),
+            "{d}/config.json: not written by lath; a model directory comes from `lath train` or `lath average`",
+        ),
+        (
+            lambda d: change_config(d, format=7),
+            "{d}/config.json: format 7, but this version of lath reads format 1; update lath",
+        ),
+        (
+            lambda d: change_config(d, max_lenght=3),
+            "{d}/config.json: unknown setting 'max_lenght' (did you mean 'max_length'?)",
+        ),
+        (
+            lambda d: change_config(d, storage="int4"),
+            "{d}/config.json: the weights are stored as 'int4', but this version of lath reads "
+            "fp32, coded, int8, fp16; update lath",
+        ),
+        (
+            lambda d: change_config(d, storage=["int8"]),
+            "{d}/config.json: the weights are stored as ['int8'], but this version of lath reads "
+            "fp32, coded, int8, fp16; update lath",
+        ),
+        (lambda d: change_config(d, network=3), None),
+        (lambda d: change_config(d, joint="yes"), "{d}/config.json: joint: expected true or false, got 'yes'"),
+        (drop_setting, None),
+        (lambda d: (d / WEIGHTS).unlink(), "{d}/model.safetensors: missing; copy the whole directory again"),
+        (
+            lambda d: (d / "vocab.model").unlink(),
+            "{d}: there is no vocabulary (vocab.model or vocab.json); "
+            "name a directory that lath prepare or lath train has written",
+        ),
+        (
+            lambda d: change_config(d, source_size=349, target_size=349),
+            "{d}: the vocabulary has 350 and 350 entries, the model was trained with 349 and 349; "
+            "the files are of different models, copy the directory again",
+        ),
+        (
+            lambda d: shutil.copy(d / "vocab.model", d / "vocab.source.model")
+            and shutil.move(d / "vocab.model", d / "vocab.target.model")
+            and None,
+            None,
+        ),
+    ],
+)  # fmt: skip
+def test_a_bad_model_directory_is_told(model_copy: Path, spoil: Callable[[Path], None], message: str | None) -> None:
+    spoil(model_copy)
+    told = refusal(lambda: load_model(model_copy, CPU))
+    if message is None:
+        assert told.startswith(str(model_copy))
+    else:
+        assert told == message.format(d=model_copy)
+
+
+@pytest.mark.parametrize("kept", [0, 5, 200, -1])
+def test_truncated_weights_are_told(model_copy: Path, kept: int) -> None:
+    raw = (model_copy / WEIGHTS).read_bytes()
+    (model_copy / WEIGHTS).write_bytes(raw[:kept])
+    told = refusal(lambda: load_model(model_copy, CPU))
+    assert told.startswith(f"{model_copy / WEIGHTS}: damaged or not a safetensors file (")
+    assert told.endswith("); copy it again")
+
+
+@pytest.mark.parametrize("raw", [b"PK\x03\x04 a pickle in a zip file" * 9, b"\x80\x04\x95", b"{}"])
+def test_a_file_of_another_format_is_told(model_copy: Path, raw: bytes) -> None:
+    (model_copy / WEIGHTS).write_bytes(raw)
+    assert "damaged or not a safetensors file" in refusal(lambda: load_model(model_copy, CPU))
+
+
+def test_a_truncated_vocabulary_is_told(model_copy: Path) -> None:
+    raw = (model_copy / "vocab.model").read_bytes()
+    (model_copy / "vocab.model").write_bytes(raw[: len(raw) // 2])
+    told = refusal(lambda: load_model(model_copy, CPU))
+    assert told.startswith(f"{model_copy / 'vocab.model'}: truncated, or not a vocabulary that lath has written")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda weights: weights.pop("length.table.weight") is None,
+            "lacks tensor 'length.table.weight'; the weights are of another kind of model than config.json says",
+        ),
+        (
+            lambda weights: weights.update({"aaa": torch.zeros(1)}),
+            "has an unknown tensor 'aaa'; the weights are of another kind of model than config.json says",
+        ),
+        (
+            lambda weights: weights.update({"local.input.bias": torch.zeros(3)}),
+            "local.input.bias has shape (3,), config.json and vocabulary ask for (256,); "
+            "the files are of different models",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_are_told(
+    model_copy: Path, change: Callable[[dict[str, torch.Tensor]], Any], message: str
+) -> None:
+    weights = load_file(model_copy / WEIGHTS)
+    change(weights)
+    save_file(weights, model_copy / WEIGHTS)
+    assert refusal(lambda: load_model(model_copy, CPU)) == f"{model_copy / WEIGHTS}: {message}"
+
+
+def test_weights_of_another_kind_are_told(model_copy: Path, toy_run: Runs) -> None:
+    shutil.copy(toy_run("AT") / "model" / WEIGHTS, model_copy / WEIGHTS)
+    assert "the weights are of another kind of model than config.json says" in refusal(
+        lambda: load_model(model_copy, CPU)
+    )
+
+
+def test_a_run_is_not_a_model(toy_run: Runs, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(toy_run("LAT"), tmp_path / "run"))
+    assert refusal(lambda: load_model(run, CPU)) == f"{run}: a training run, not a model; use {run / 'model'}"
+    shutil.rmtree(run / "model")
+    told = refusal(lambda: load_model(run, CPU))
+    assert told == f"{run}: a training run, not a model; finish it, or write a model with `lath average`"
+
+
+# ---- checkpoints ---------------------------------------------------------------------------------------------------
+
+
+def step_once(model: Model, optimizer: torch.optim.Optimizer) -> None:
+    for number, parameter in enumerate(model.parameters()):
+        parameter.grad = torch.full_like(parameter, 0.01 * (number + 1))
+    optimizer.step()
+
+
+def test_a_checkpoint_brings_back_weights_and_optimiser(tmp_path: Path) -> None:
+    model = tiny_model()
+    optimizer = adam(model)
+    step_once(model, optimizer)
+    state = TrainState(step=1, epoch=0, batch=1, valid_loss=2.5)
+    saved = save_checkpoint(tmp_path, model, optimizer, state)
+    assert saved.directory == tmp_path / "step-1"
+    assert list_checkpoints(tmp_path) == [saved]
+    other = tiny_model(seed=2)
+    other_optimizer = adam(other)
+    load_checkpoint(saved, other, other_optimizer)
+    for _ in range(2):
+        step_once(model, optimizer)
+        step_once(other, other_optimizer)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_a_checkpoint_holds_the_moving_average_as_its_model(tmp_path: Path) -> None:
+    model = tiny_model()
+    optimizer, average = adam(model), MovingAverage(model, 0.9)
+    step_once(model, optimizer)
+    average.update(model, 1)
+    saved = save_checkpoint(tmp_path, model, optimizer, TrainState(1, 0, 1, 2.5), average)
+    assert all(torch.equal(load_file(saved.directory / WEIGHTS)[n], t) for n, t in average.weights.items())
+    other = tiny_model(seed=2)
+    other_optimizer, other_average = adam(other), MovingAverage(other, 0.9)
+    load_checkpoint(saved, other, other_optimizer, other_average)
+    for step in (2, 3):
+        for trained, trainer, mean in ((model, optimizer, average), (other, other_optimizer, other_average)):
+            step_once(trained, trainer)
+            mean.update(trained, step)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert all(torch.equal(other_average.weights[name], tensor) for name, tensor in average.weights.items())
+    save_checkpoint(tmp_path, model, optimizer, TrainState(3, 0, 3, 2.0), average)
+    prune_checkpoints(tmp_path, keep_best=2)
+    assert [(c.directory / UNAVERAGED).is_file() for c in list_checkpoints(tmp_path)] == [False, True]
+
+
+def test_a_checkpoint_of_the_same_step_is_replaced(tmp_path: Path) -> None:
+    model = tiny_model()
+    save_checkpoint(tmp_path, model, adam(model), TrainState(3, 0, 3, None))
+    save_checkpoint(tmp_path, model, adam(model), TrainState(3, 0, 3, 1.5))
+    assert [c.state.valid_loss for c in list_checkpoints(tmp_path)] == [1.5]
+    assert [path.name for path in tmp_path.iterdir()] == ["step-3"]
+
+
+def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
+    model = tiny_model()
+    saved = save_checkpoint(tmp_path, model, adam(model), TrainState(3, 0, 3, None))
+    other = build_model(TINY, 48, 48, True, torch.Generator().manual_seed(1))
+    told = refusal(lambda: load_checkpoint(saved, other, adam(other)))
+    assert told == (
+        f"{saved.directory / WEIGHTS}: does not fit the recipe's network; "
+        "resume with the recipe the run was started with"
+    )
+
+
+def test_the_average_is_the_mean(tmp_path: Path) -> None:
+    models = [tiny_model(seed) for seed in (1, 2, 3)]
+    saved = [
+        save_checkpoint(tmp_path, model, adam(model), TrainState(step, 0, step, 1.0))
+        for step, model in enumerate(models)
+    ]
+    averaged = average_weights([checkpoint.directory for checkpoint in saved])
+    assert averaged.keys() == models[0].state_dict().keys()
+    for name, tensor in averaged.items():
+        expected = torch.stack([model.state_dict()[name].double() for model in models]).mean(dim=0)
+        assert tensor.dtype == torch.float32
+        torch.testing.assert_close(tensor, expected.float())
+    assert all(
+        torch.equal(tensor, models[1].state_dict()[name])
+        for name, tensor in average_weights([saved[1].directory]).items()
+    )
+
+
+def write_states(folder: Path, losses: dict[int, float | None]) -> list[Checkpoint]:
+    """Checkpoints that consist of little but their state."""
+    for step, loss in losses.items():
+        directory = folder / f"step-{step}"
+        directory.mkdir(parents=True)
+        state = {"format": FORMAT, "step": step, "epoch": 0, "batch": step, "valid_loss": loss}
+        (directory / STATE).write_text(json.dumps(state), encoding="utf-8")
+        for name in (WEIGHTS, OPTIMIZER):
+            (directory / name).write_bytes(b"")
+    return list_checkpoints(folder)
+
+
+def test_checkpoints_are_listed_by_step_not_by_name(tmp_path: Path) -> None:
+    found = write_states(tmp_path, {100: 1.0, 9: 1.0, 20: None})
+    assert [checkpoint.state.step for checkpoint in found] == [9, 20, 100]
+    assert list_checkpoints(tmp_path / "nowhere") == []
+
+
+def test_what_is_not_whole_is_not_listed(tmp_path: Path) -> None:
+    write_states(tmp_path, {1: 1.0})
+    (tmp_path / ".step-2.partial-77").mkdir()
+    (tmp_path / ".step-2.partial-77" / STATE).write_text("{}", encoding="utf-8")
+    (tmp_path / "step-3").mkdir()
+    assert [checkpoint.state.step for checkpoint in list_checkpoints(tmp_path)] == [1]
+
+
+def test_the_best_have_the_lowest_validation_loss(tmp_path: Path) -> None:
+    found = write_states(tmp_path, {1: 3.0, 2: 1.0, 3: None, 4: 2.0, 5: 1.0, 6: float("nan"), 7: float("inf")})
+    steps = [checkpoint.state.step for checkpoint in best_checkpoints(found, 3)]
+    assert steps == [2, 5, 4]  # of equals the earlier
+    assert [checkpoint.state.step for checkpoint in best_checkpoints(found, 99)] == [2, 5, 4, 1]
+    assert best_checkpoints([], 3) == []
+
+
+def test_bleu_outranks_the_loss(tmp_path: Path) -> None:
+    states = [
+        TrainState(1, 0, 1, 3.0, 20.0), TrainState(2, 0, 2, 1.0, 10.0), TrainState(3, 0, 3, None),
+        TrainState(4, 0, 4, 2.0, 20.0), TrainState(5, 0, 5, float("nan"), 30.0),
+    ]  # fmt: skip
+    found = [Checkpoint(tmp_path, state) for state in states]
+    assert [checkpoint.state.step for checkpoint in best_checkpoints(found, 9)] == [4, 1, 2]
+    assert [str(state) for state in states[:3]] == [
+        "step 1: validation loss 3.0000, BLEU 20.00",
+        "step 2: validation loss 1.0000, BLEU 10.00",
+        "step 3: not validated",
+    ]
+
+
+def test_pruning_keeps_the_newest_whole_and_the_best_weights(tmp_path: Path) -> None:
+    write_states(tmp_path, {1: 3.0, 2: 1.0, 3: None, 4: 2.0, 5: 4.0})
+    prune_checkpoints(tmp_path, keep_best=2)
+    left = list_checkpoints(tmp_path)
+    assert [checkpoint.state.step for checkpoint in left] == [2, 4, 5]
+    assert [checkpoint.can_resume for checkpoint in left] == [False, False, True]
+    assert all((checkpoint.directory / WEIGHTS).is_file() for checkpoint in left)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-2", "step-4", "step-5"]
+    prune_checkpoints(tmp_path, keep_best=2)
+    assert list_checkpoints(tmp_path) == left
+
+
+def test_the_newest_stays_even_if_it_is_not_validated(tmp_path: Path) -> None:
+    write_states(tmp_path, {1: 3.0, 2: None})
+    prune_checkpoints(tmp_path, keep_best=1)
+    assert [(c.state.step, c.can_resume) for c in list_checkpoints(tmp_path)] == [(1, False), (2, True)]
+
+
+def test_a_kill_while_pruning_leaves_nothing_that_looks_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_states(tmp_path, {1: 3.0, 2: 1.0, 3: 2.0})
+
+    def killed(path: Path) -> None:
+        (path / WEIGHTS).unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", killed)
+        prune_checkpoints(tmp_path, keep_best=1)
+    assert [checkpoint.state.step for checkpoint in list_checkpoints(tmp_path)] == [2, 3]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1, "step": 3}', '{"format": 1, "stepp": 3}'])
+def test_a_damaged_state_is_told(tmp_path: Path, text: str) -> None:
+    (checkpoint,) = write_states(tmp_path, {1: 3.0})
+    path = checkpoint.directory / STATE
+    path.write_text(text, encoding="utf-8")
+    told = refusal(lambda: list_checkpoints(tmp_path))
+    assert told.startswith(f"{path}: damaged or not written by lath (")
+    assert told.endswith(f"); remove {checkpoint.directory} to go on without this checkpoint")
+
+
+def test_a_state_of_another_format_is_told(tmp_path: Path) -> None:
+    (checkpoint,) = write_states(tmp_path, {1: 3.0})
+    path = checkpoint.directory / STATE
+    path.write_text('{"format": 2, "steps": 3}', encoding="utf-8")
+    told = refusal(lambda: list_checkpoints(tmp_path))
+    assert told == f"{path}: format 2, but this version of lath reads format 1; update lath"
+
+
+def test_a_run_is_averaged_by_its_best(toy_run: Runs, tmp_path: Path) -> None:
+    run = toy_run("CMLM")
+    checkpoints = list_checkpoints(run / "checkpoints")
+    assert [checkpoint.state.step for checkpoint in checkpoints] == [10, 20]
+    (used,) = average_run(run, 1, tmp_path / "best")
+    assert used.state.valid_loss == min(c.state.valid_loss for c in checkpoints if c.state.valid_loss is not None)
+    best, weights = load_model(tmp_path / "best", CPU), load_file(used.directory / WEIGHTS)
+    assert best.info.steps == used.state.step
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in best.model.state_dict().items())
+    average_run(run, 2, tmp_path / "both")
+    mean = average_weights([checkpoint.directory for checkpoint in checkpoints])
+    assert all(torch.equal(tensor, mean[name]) for name, tensor in load_file(tmp_path / "both" / WEIGHTS).items())
+
+
+def test_a_file_of_tensors_may_be_read_by_whoever_may_read_the_files_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "beside").write_bytes(b"")
+    save_tensors({"m": torch.ones(2)}, tmp_path / "tensors", {"format": "1"})
+    assert (tmp_path / "tensors").stat().st_mode == (tmp_path / "beside").stat().st_mode
+    assert torch.equal(load_file(tmp_path / "tensors")["m"], torch.ones(2))

@@ -1,0 +1,233 @@
+"""Scores against hand-worked numbers, sacrebleu as a package that may be missing, and the paired test."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import sacrebleu
+from hypothesis import given
+from hypothesis import strategies as st
+from sacrebleu.metrics import BLEU, CHRF
+
+from lath.errors import UserError
+from lath.scores import Difference, Score, compare, evaluate, repeat_rates
+
+VERSION = sacrebleu.__version__
+
+# Each: hypotheses, references, tokenised, BLEU worked by hand.
+BLEU_TABLE = {
+    "equal": (["the cat sat on the mat ."], ["the cat sat on the mat ."], True, 100.0),
+    # 5 of 6 words, 3 of 5 pairs, 2 of 4 triples, 1 of 3 quadruples
+    "one word wrong": (
+        ["the cat sat on a mat"],
+        ["the cat sat on the mat"],
+        True,
+        100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25,
+    ),
+    # All precisions 1; four words for a reference of six: brevity penalty exp(1 - 6/4)
+    "too short": (["the cat sat on"], ["the cat sat on the mat"], True, 100 * math.exp(1 - 6 / 4)),
+    # Not one word in common is zero, smoothed or not
+    "nothing right": (["a b c d"], ["e f g h"], True, 0.0),
+    # 13a splits the full stop off; as tokens "down." is a wrong word, and the missing quadruple is smoothed to 1/2
+    "raw text": (["the cat sat down."], ["the cat sat down."], False, 100.0),
+    "tokens as they are": (
+        ["the cat sat down."],
+        ["the cat sat down ."],
+        True,
+        100 * math.exp(1 - 5 / 4) * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** 0.25,
+    ),
+    "counts are summed over the corpus": (
+        ["a b c d", "e f g x"],
+        ["a b c d", "e f g h"],
+        True,
+        100 * (7 / 8 * 5 / 6 * 3 / 4 * 1 / 2) ** 0.25,
+    ),
+    "upper case counts": (["A b c d e"], ["a b c d e"], True, 100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25),
+}
+
+
+@pytest.mark.parametrize("name", BLEU_TABLE)
+def test_bleu_of_the_table(name: str) -> None:
+    hypotheses, references, tokenised, expected = BLEU_TABLE[name]
+    assert evaluate(hypotheses, references, tokenised).bleu.value == pytest.approx(expected, abs=1e-9)
+
+
+def test_chrf_by_hand() -> None:
+    # "abc" for "abd": 2/3 of the letters, 1/2 of the pairs, no triple; longer ones do not exist and do not count.
+    # Precision and recall are equal for each order, so F is too: (2/3 + 1/2 + 0) / 3
+    assert evaluate(["abc"], ["abd"]).chrf.value == pytest.approx(100 * (2 / 3 + 1 / 2) / 3)
+
+
+def test_ter_by_hand_and_only_when_asked_for() -> None:
+    assert evaluate(["a b c d"], ["a b c e"]).ter is None
+    report = evaluate(["a b c d"], ["a b c e"], ter=True)
+    assert report.ter is not None
+    assert report.ter.value == pytest.approx(25.0)  # one of four words replaced
+    assert report.ter.metric == "TER"
+
+
+def test_a_number_carries_its_signature() -> None:
+    report = evaluate(["the cat sat down."], ["the cat sat down."], ter=True)
+    assert str(report) == (
+        f"BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{VERSION} = 100.00\n"
+        f"chrF2|nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{VERSION} = 100.00\n"
+        f"TER|nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no|version:{VERSION} = 0.00\n"
+        "length ratio|tok:13a = 1.000\n"
+        "adjacent repeats|tok:13a = 0.00 %"
+    )
+
+
+def test_tokenised_bleu_has_its_own_name() -> None:
+    report = evaluate(["a b"], ["a b"], tokenised=True)
+    assert str(report.bleu).startswith("tokenised BLEU|nrefs:1|case:mixed|eff:no|tok:none|")
+    assert report.tokens == "none"
+
+
+def test_score_prints_two_decimals() -> None:
+    assert str(Score("BLEU", 27.3456, "tok:13a")) == "BLEU|tok:13a = 27.35"
+
+
+def test_length_and_repeats_are_counted_in_the_tokens_of_bleu() -> None:
+    # 13a: "no no, no." is no no , no . (5 tokens, one equal to its predecessor); the reference has 4.
+    report = evaluate(["no no, no."], ["no, no."])
+    assert report.length_ratio == pytest.approx(5 / 4)
+    assert report.repeat_rate == pytest.approx(100 / 5)
+    # As they are: no | no, | no. (3 tokens, none equal) for 2.
+    report = evaluate(["no no, no."], ["no, no."], tokenised=True)
+    assert report.length_ratio == pytest.approx(3 / 2)
+    assert report.repeat_rate == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "width", "expected"),
+    [
+        ("a a a a", 1, [75.0, 200 / 3, 50.0, 0.0]),
+        ("a b a b", 1, [0.0, 0.0, 0.0, 0.0]),
+        ("a b a b", 2, [50.0, 100 / 3, 0.0, 0.0]),
+        ("a b c a", 2, [0.0, 0.0, 0.0, 0.0]),
+        ("a b c a", 3, [25.0, 0.0, 0.0, 0.0]),
+        ("", 3, [0.0, 0.0, 0.0, 0.0]),
+    ],
+)
+def test_repeat_rates_of_the_table(line: str, width: int, expected: list[float]) -> None:
+    assert repeat_rates([line], width) == pytest.approx(expected)
+
+
+def test_repeats_do_not_cross_sentences_and_are_pooled() -> None:
+    assert repeat_rates(["a", "a"], width=5, orders=(1,)) == [0.0]
+    assert repeat_rates(["a a", "b c d e f g"], width=5, orders=(1,)) == [12.5]
+
+
+@given(st.lists(st.text("ab ", max_size=12), max_size=4))
+def test_a_wider_look_never_finds_less(lines: list[str]) -> None:
+    for narrow, wide in zip(repeat_rates(lines, 1), repeat_rates(lines, 4), strict=True):
+        assert 0 <= narrow <= wide <= 100
+
+
+def test_line_counts_must_agree() -> None:
+    with pytest.raises(UserError, match=r"line counts differ: hypotheses 2, references 1; line n of each"):
+        evaluate(["a", "b"], ["a"])
+    with pytest.raises(UserError, match=r"line counts differ: first 1, second 2, references 1"):
+        compare(["a"], ["a", "b"], ["a"])
+
+
+def test_empty_input_is_refused() -> None:
+    with pytest.raises(UserError, match="nothing to evaluate: hypotheses and references have no lines"):
+        evaluate([], [])
+    with pytest.raises(UserError, match="nothing to evaluate: first and second and references have no lines"):
+        compare([], [], [])
+    with pytest.raises(UserError, match="references: not one word in any line"):
+        evaluate(["a", "b"], ["", " "])
+
+
+def test_empty_translations_score_nothing() -> None:
+    report = evaluate(["", ""], ["a b c d", "e"])
+    assert (report.bleu.value, report.chrf.value, report.length_ratio, report.repeat_rate) == (0, 0, 0, 0)
+
+
+def test_without_sacrebleu_the_import_works_and_the_call_names_the_remedy() -> None:
+    program = (
+        "import sys; sys.modules['sacrebleu'] = None\n"
+        "from lath.scores import evaluate, repeat_rates\n"
+        "from lath.errors import UserError\n"
+        "print(repeat_rates(['a a'], 1, (1,)))\n"
+        "try: evaluate(['a'], ['a'])\n"
+        "except UserError as error: print(error)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == (
+        "[50.0]\nscores are computed by sacrebleu, which is not installed: pip install sacrebleu\n"
+    )
+
+
+def _systems(sentences: int) -> tuple[list[str], list[str], list[str]]:
+    """A reference of letters, a system with about a third of them wrong, one with about a tenth."""
+    random = np.random.default_rng(7)
+    letters = np.array(list("abcdefgh"))
+    references = [letters[random.integers(8, size=random.integers(5, 12))] for _ in range(sentences)]
+
+    def spoil(rate: float) -> list[str]:
+        return [" ".join(np.where(random.random(len(words)) < rate, "x", words)) for words in references]
+
+    return spoil(0.35), spoil(0.1), [" ".join(words) for words in references]
+
+
+def test_draws_from_counts_equal_draws_from_text() -> None:
+    """The fast way (counts once for each sentence) against the plain one (score each drawn text anew)."""
+    first, second, references = _systems(20)
+    fast = compare(first, second, references, tokenised=True, samples=40, seed=3)
+    draws = np.random.default_rng(3).choice(20, size=(40, 20), replace=True)
+    for metric, difference in ((BLEU(tokenize="none", force=True), fast.bleu), (CHRF(), fast.chrf)):
+        gains = []
+        for draw in draws:
+            drawn = [references[place] for place in draw]
+            scores = [metric.corpus_score([text[p] for p in draw], [drawn]).score for text in (first, second)]
+            gains.append(scores[1] - scores[0])
+        assert [difference.low, difference.high] == pytest.approx(list(np.quantile(gains, [0.025, 0.975])))
+        far = sum(abs(gain - np.mean(gains)) >= difference.second - difference.first for gain in gains)
+        assert difference.p_value == pytest.approx((far + 1) / 41)
+
+
+def test_a_better_system_is_found_better() -> None:
+    first, second, references = _systems(60)
+    result = compare(first, second, references, tokenised=True)
+    for difference in (result.bleu, result.chrf):
+        assert difference.p_value < 0.01
+        assert 0 < difference.low < difference.second - difference.first < difference.high
+    assert result.bleu.first == evaluate(first, references, tokenised=True).bleu.value
+    assert result.chrf.second == evaluate(second, references, tokenised=True).chrf.value
+
+
+def test_swapping_the_systems_swaps_the_signs() -> None:
+    first, second, references = _systems(30)
+    one, other = compare(first, second, references, samples=100), compare(second, first, references, samples=100)
+    assert (one.bleu.low, one.bleu.high) == pytest.approx((-other.bleu.high, -other.bleu.low))
+    assert one.bleu.p_value == other.bleu.p_value
+
+
+def test_a_system_does_not_differ_from_itself() -> None:
+    first, _, references = _systems(10)
+    result = compare(first, first, references, samples=50)
+    assert (result.bleu.p_value, result.bleu.low, result.bleu.high) == (1.0, 0.0, 0.0)
+
+
+def test_the_comparison_has_a_signature() -> None:
+    first, second, references = _systems(10)
+    result = compare(first, second, references, samples=50, seed=1)
+    assert result.bleu.signature == f"nrefs:1|bs:50|seed:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{VERSION}"
+    assert str(result).count("\n") == 1
+    assert compare(first, second, references, samples=50, seed=1) == result
+
+
+def test_a_difference_reads_as_one_line() -> None:
+    line = str(Difference("BLEU", 27.0, 28.5, 0.4, 2.6, 0.0123, "tok:13a"))
+    assert line == "BLEU|tok:13a = 27.00 -> 28.50 (+1.50, 95 % +0.40 to +2.60, p = 0.012)"
+
+
+def test_samples_must_be_positive() -> None:
+    with pytest.raises(UserError, match="samples: 0 is too few; 1000 is usual"):
+        compare(["a"], ["a"], ["a"], samples=0)

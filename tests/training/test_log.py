@@ -1,0 +1,87 @@
+"""The log of a run: its lines, and what it remembers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from lath.config import TrainSettings
+from lath.errors import UserError
+from lath.progress import Bar
+from lath.training.log import Log, UpdateResult, log_entries, training_words, trim_log, validation_costs
+
+
+def open_log(run: Path, peak: float | None = None, **settings: object) -> Log:
+    (run / "log.jsonl").touch()
+    chosen = TrainSettings(log_every=2, warmup_steps=2, **settings)  # type: ignore[arg-type]
+    return Log(run, chosen, Bar("training", 10, "steps"), peak)
+
+
+def result(loss: float) -> UpdateResult:
+    return UpdateResult(torch.tensor(loss), torch.tensor(0.5), torch.tensor(loss), tokens=80, positions=50, filled=40)
+
+
+def take_steps(log: Log, first: int, *losses: float) -> None:
+    for step, loss in enumerate(losses, start=first):
+        log.step(step, 0, 1e-3, result(loss), flops=1e6)
+
+
+def test_a_line_sums_up_its_steps(tmp_path: Path) -> None:
+    log = open_log(tmp_path, peak=1e7)
+    log.since -= 2.0
+    take_steps(log, 1, 3.0, 2.0, 9.0)
+    (entry,) = log_entries(tmp_path)
+    assert (entry["step"], entry["loss"], entry["token_loss"], entry["length_loss"]) == (2, 3.0, 2.5, 0.5)
+    assert (entry["gradient_norm"], entry["padding"]) == (3.0, 0.2)
+    told = (entry["seconds"], entry["tokens_per_second"], entry["mfu"])
+    assert told == pytest.approx((2.0, 80.0, 0.1), rel=0.1)
+
+
+def test_mfu_is_left_out_where_the_peak_is_not_known(tmp_path: Path) -> None:
+    take_steps(open_log(tmp_path), 1, 3.0, 2.0)
+    assert "mfu" not in next(log_entries(tmp_path))
+
+
+def test_a_spike_is_measured_against_the_lowest_line_also_after_a_resume(tmp_path: Path) -> None:
+    take_steps(open_log(tmp_path, spike_factor=2.0), 1, 0.5, 0.5, 1.4, 1.4, 1.2, 1.2)
+    again = open_log(tmp_path, spike_factor=2.0)
+    take_steps(again, 7, 1.4)
+    with pytest.raises(UserError) as refused:
+        take_steps(again, 8, 1.7)
+    assert str(refused.value).startswith("step 8: the loss rose to 2.050, over 2 times its lowest, 1.000; the last ")
+    assert [entry["step"] for entry in log_entries(tmp_path)] == [2, 4, 6]
+
+
+def test_the_patience_is_remembered(tmp_path: Path) -> None:
+    log = open_log(tmp_path, patience=2)
+    for step, loss in enumerate((3.0, 2.0, 2.5)):
+        assert not log.out_of_patience
+        log.write({"step": step, "epoch": 0, "valid_loss": loss})
+    again = open_log(tmp_path, patience=2)
+    assert not again.out_of_patience
+    again.write({"step": 4, "epoch": 0, "valid_loss": 2.0})
+    assert again.out_of_patience
+    assert open_log(tmp_path, patience=2).out_of_patience
+
+
+def test_bleu_decides_where_there_is_one() -> None:
+    entries = [{"loss": 1.0}, {"valid_loss": 3.0, "valid_bleu": 20.0}, {"valid_loss": 2.0, "valid_bleu": 10.0}]
+    assert validation_costs(entries) == [(-20.0, 3.0), (-10.0, 2.0)]
+    assert validation_costs([{"valid_loss": 3.0}]) == [(0.0, 3.0)]
+
+
+def test_a_line_in_words() -> None:
+    entry = {"loss": 2.3456, "tokens_per_second": 123456.7}
+    assert training_words(entry) == "loss 2.346, 123,457 tokens/s"
+    assert training_words({**entry, "padding": 0.071, "mfu": 0.384}).endswith("tokens/s, 7 % padding, MFU 38 %")
+
+
+def test_trim_log_drops_later_steps_and_a_line_cut_short(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"step": 2}\n{"step": 4, "loss": 0.1}\n{"step": 6}\n{"st')
+    trim_log(tmp_path, 4)
+    assert path.read_text() == '{"step": 2}\n{"step": 4, "loss": 0.1}\n'
+    assert [json.loads(line) for line in path.read_text().splitlines()] == list(log_entries(tmp_path))

@@ -1,0 +1,191 @@
+"""Masks, deletions, windows and losses."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import pytest
+import torch
+from drawn import SMALL, batch_of, generator
+
+from lath.config import NetworkSettings, ObjectiveSettings
+from lath.model.network import build_model
+from lath.text.vocab import BOS, EOS, MASK, PAD
+from lath.training.batches import cut_rows
+from lath.training.objective import (
+    MASKED,
+    NO_TARGET,
+    VISIBLE,
+    Examples,
+    Totals,
+    draw_deletions,
+    draw_examples,
+    draw_masks,
+    insert_masks,
+    loss_share,
+    piece_examples,
+)
+
+
+@pytest.mark.parametrize(
+    ("words_only", "whole", "least", "most"), [(False, False, 1, 5), (False, True, 1, 6), (True, True, 1, 4)]
+)
+def test_the_number_of_masks_is_uniform(words_only: bool, whole: bool, least: int, most: int) -> None:
+    lengths = torch.full((20_000,), 6)  # BOS, four words, EOS
+    masks = draw_masks(lengths, 8, generator(), words_only=words_only, whole=whole)
+    counts = Counter(masks.sum(dim=1).tolist())
+    assert sorted(counts) == list(range(least, most + 1))
+    expected = 20_000 / len(counts)
+    assert all(abs(count - expected) < 5 * expected**0.5 for count in counts.values())
+    assert not masks[:, 6:].any(), "padding is never masked"
+    if words_only:
+        assert not masks[:, 0].any()
+        assert not masks[:, 5].any()
+    places = masks[:, 1:5].float().mean(dim=0)
+    assert (places - places.mean()).abs().max() < 0.02, "every word is as likely as any other"
+
+
+@pytest.mark.parametrize(("words", "most"), [(9, 0), (10, 1), (16, 1), (17, 2), (23, 2), (100, 14)])
+def test_deletions_reach_the_recorded_numbers(words: int, most: int) -> None:
+    lengths = torch.full((4000,), words + 2)
+    deleted = draw_deletions(lengths, words + 4, ObjectiveSettings(), generator())
+    counts = deleted.sum(dim=1)
+    assert sorted(set(counts.tolist())) == list(range(most + 1))
+    assert not deleted[:, 0].any()
+    assert not deleted[:, words + 1 :].any(), "neither end nor padding is deleted"
+
+
+@pytest.mark.parametrize(("words", "most"), [(0, 0), (1, 1), (9, 1), (10, 2), (17, 3), (100, 15)])
+def test_deletions_from_short_sentences_reach_the_whole_share(words: int, most: int) -> None:
+    lengths = torch.full((4000,), words + 2)
+    deleted = draw_deletions(lengths, words + 4, ObjectiveSettings(delete_from_short=True), generator())
+    assert sorted(set(deleted.sum(dim=1).tolist())) == list(range(most + 1))
+    assert not deleted[:, 0].any()
+    assert not deleted[:, words + 1 :].any(), "neither end nor padding is deleted"
+
+
+def test_draws_of_a_row_depend_on_the_generator_alone() -> None:
+    lengths = torch.tensor([8, 5, 8])
+    first, second = (draw_masks(lengths, 9, generator(3), words_only=False, whole=False) for _ in range(2))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, draw_masks(lengths, 9, generator(4), words_only=False, whole=False))
+
+
+def test_windows_run_over_the_undeleted_target_and_end_in_eos() -> None:
+    batch = batch_of(3, 1)
+    masked = torch.tensor([[False, True, False, False, True], [False] * 5])
+    deleted = torch.tensor([[False, False, True, False, False], [False] * 5])
+    examples = piece_examples(batch, masked, deleted, 3, deleted_as_masked=False)
+    assert examples.decoder_input.tolist() == [[BOS, MASK, 12, MASK, PAD], [BOS, 10, EOS, PAD, PAD]]
+    assert examples.targets[0].tolist() == [[BOS, 10, 11], [10, 11, 12], [12, EOS, EOS], [EOS, EOS, EOS], [PAD] * 3]
+    assert examples.groups[0].tolist() == [
+        [VISIBLE, MASKED, VISIBLE],
+        [MASKED, VISIBLE, VISIBLE],
+        [VISIBLE, MASKED, VISIBLE],
+        [MASKED, VISIBLE, VISIBLE],
+        [NO_TARGET] * 3,
+    ]
+    assert examples.lengths.tolist() == [5, 3]
+    strict = piece_examples(batch, masked, deleted, 3, deleted_as_masked=True)
+    assert strict.groups[0, 0].tolist() == [VISIBLE, MASKED, MASKED]
+
+
+def shown_examples() -> Examples:
+    batch = batch_of(12, 1)
+    masked = torch.zeros(batch.target.shape, dtype=torch.bool)
+    return piece_examples(batch, masked, masked, 3, deleted_as_masked=False)
+
+
+def test_a_mask_too_many_asks_for_what_the_token_behind_it_asks_for() -> None:
+    examples = shown_examples()
+    counts = set()
+    for seed in range(40):
+        longer = insert_masks(examples, 0.15, generator(seed))
+        for row, (old, new) in enumerate(
+            zip(examples.decoder_input.tolist(), longer.decoder_input.tolist(), strict=True)
+        ):
+            without_masks = [token for token in new if token not in (MASK, PAD)]
+            assert without_masks == [token for token in old if token != PAD], "no token is lost or moved"
+            assert new[0] == BOS
+            counts.add((row, new.count(MASK)))
+            for place, token in enumerate(new):
+                asked = longer.targets[row, place].tolist()
+                if token == MASK:
+                    following = place + 1 + next(n for n, later in enumerate(new[place + 1 :]) if later != MASK)
+                    assert asked == longer.targets[row, following].tolist()
+                else:
+                    assert asked[0] == token
+                assert (longer.groups[row, place] == NO_TARGET).all() == (token == PAD)
+    assert counts == {(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)}, "up to 0.15 of 12 words, and one where that is less"
+    assert torch.equal(longer.lengths, examples.lengths), "the length to predict is the target's own"
+
+
+def test_a_part_of_longer_inputs_keeps_them_whole() -> None:
+    batch = batch_of(1, 3, 4, 9, 14, 20)
+    settings = ObjectiveSettings(insertion_rate=0.3, delete_from_short=True)
+    examples = draw_examples(batch, NetworkSettings(kind="LAT"), settings, generator(5))
+    parts = [examples.part(part) for part in cut_rows(batch, 30)]
+    assert len(parts) > 1
+    inputs = [[t for t in row if t != PAD] for part in parts for row in part.decoder_input.tolist()]
+    assert inputs == [[t for t in row if t != PAD] for row in examples.decoder_input.tolist()]
+    assert any(len(row) > words + 2 for row, words in zip(inputs, (1, 3, 4, 9, 14, 20), strict=True))
+
+
+def test_at_predicts_the_next_token() -> None:
+    examples = draw_examples(batch_of(2, 1), NetworkSettings(kind="AT"), ObjectiveSettings(), generator())
+    assert examples.decoder_input.tolist() == [[BOS, 10, 11], [BOS, 10, PAD]]
+    assert examples.targets[:, :, 0].tolist() == [[10, 11, EOS], [10, EOS, PAD]]
+    assert examples.groups[1, :, 0].tolist() == [MASKED, MASKED, NO_TARGET]
+
+
+def test_cmlm_is_asked_for_masked_words_only() -> None:
+    examples = draw_examples(batch_of(5, 2), NetworkSettings(kind="CMLM"), ObjectiveSettings(), generator())
+    hidden = examples.decoder_input == MASK
+    assert torch.equal(examples.groups[:, :, 0] == MASKED, hidden)
+    assert hidden.any(dim=1).all()
+    assert (examples.decoder_input[:, 0] == BOS).all()
+
+
+@pytest.mark.parametrize("insertion_rate", [0.0, 0.15])
+@pytest.mark.parametrize("loss", ["official", "paper"])
+@pytest.mark.parametrize("kind", ["AT", "CMLM", "LAT"])
+def test_the_loss_and_gradient_do_not_depend_on_how_an_update_is_cut(
+    kind: str, loss: str, insertion_rate: float
+) -> None:
+    settings = dataclasses.replace(SMALL, kind=kind)  # type: ignore[arg-type]
+    objective = ObjectiveSettings(loss=loss, insertion_rate=insertion_rate)  # type: ignore[arg-type]
+    model = build_model(settings, 40, 40, True, generator())
+    batch = batch_of(1, 3, 4, 9, 14, 20)
+    examples = draw_examples(batch, settings, objective, generator(5))
+    totals = Totals.of(examples)
+    results = []
+    for limit in (1000, 50, 25):
+        model.zero_grad()
+        parts = cut_rows(batch, limit)
+        shares = [loss_share(model, examples.part(part), totals, objective) for part in parts]
+        total = torch.stack([share.total for share in shares]).sum()
+        total.backward()  # type: ignore[no-untyped-call]
+        gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        results.append((len(parts), total.item(), gradient))
+    assert results[0][0] == 1
+    assert results[2][0] > results[1][0] > 1
+    for _, total, gradient in results[1:]:
+        assert total == pytest.approx(results[0][1], rel=1e-5)
+        assert torch.allclose(gradient, results[0][2], atol=1e-6)
+
+
+def test_paper_loss_is_the_weighted_sum_over_tokens() -> None:
+    settings = dataclasses.replace(SMALL, kind="LAT")
+    model = build_model(settings, 40, 40, True, generator())
+    objective = ObjectiveSettings(loss="paper", label_smoothing=0.0)
+    examples = draw_examples(batch_of(4, 7), settings, objective, generator(5))
+    share = loss_share(model, examples, Totals.of(examples), objective)
+    states, lengths = model.output_states(examples.source, examples.decoder_input, examples.targets)
+    assert lengths is not None
+    logp = model.logits(states).log_softmax(dim=-1).gather(3, examples.targets[..., None])[..., 0]
+    weights = torch.where(examples.groups == MASKED, 1.0, 0.1).masked_fill(examples.groups == NO_TARGET, 0.0)
+    tokens = examples.lengths.sum()
+    assert share.token.item() == pytest.approx((-(weights * logp).sum() / tokens).item(), rel=1e-5)
+    length_nll = -lengths.gather(1, examples.lengths[:, None]).sum()
+    assert share.length.item() == pytest.approx((length_nll / tokens).item(), rel=1e-5)
