@@ -15,7 +15,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar
 
 from lath.errors import UserError, did_you_mean
 
@@ -80,8 +80,6 @@ class NetworkSettings:
     """Layers of the decoder."""
     piece_length: int = 3
     """K, the tokens of a piece (LAT only): 2 to 8."""
-    piece_logit_scale: float = 8.0
-    """Factor on the local translator's logits (LAT only): its states lie in (-1, 1), so 1 starts almost flat."""
     max_positions: int = 512
     """Longest sequence the position and length tables know, begin and end included."""
     dropout: float = 0.3
@@ -185,8 +183,8 @@ class MergeRules:
     """The probability an empty span is worth when it competes with a span of tokens."""
     band: float = 0.05
     """Relative length difference that is left alone between passes; 1 or more is a number of tokens."""
-    adjust_to: Literal["edge", "input"] = "edge"
-    """Outside the band, adjust to the nearest edge of the band or to the input length itself."""
+    reach_input_length: bool = False
+    """Outside the band, adjust to the input length itself and not only to the nearest edge of the band."""
     slot_after_eos: bool = False
     """Let masks also be inserted behind the end of the sentence (as the authors' program does)."""
 
@@ -194,7 +192,7 @@ class MergeRules:
 # Departure: both rule sets keep the two edge rules, which Algorithm 1 does not have; the published results do.
 RULE_SETS: dict[str, MergeRules] = {
     "official": MergeRules(),
-    "paper": MergeRules(collapse_repeats=False, concatenate_exact=False, adjust_to="input"),
+    "paper": MergeRules(collapse_repeats=False, concatenate_exact=False, reach_input_length=True),
 }
 
 
@@ -214,11 +212,7 @@ class DecodeSettings:
     length_penalty: float = 1.0
     """AT divides a hypothesis's log-probability by its length to this power."""
     rules: Literal["official", "paper"] = "official"
-    """Rule set of merging (LAT); the settings under decode.merge change single rules of it."""
-    merge: MergeRules | None = None
-    """The resolved merge rules; None takes the rule set as it is."""
-    adjust_towards: Literal["current", "first"] = "current"
-    """The length aimed at between passes (LAT): that of the pass's own input, or the first predicted one."""
+    """How pieces are merged (LAT): as in the authors' program, or as the paper's text describes it."""
     stop_early: bool = False
     """A sentence is done when a pass writes what the pass before it wrote (CMLM, LAT)."""
     shortlist: bool = False
@@ -228,8 +222,22 @@ class DecodeSettings:
 
     @property
     def merge_rules(self) -> MergeRules:
-        """The rules in force."""
-        return self.merge if self.merge is not None else RULE_SETS[self.rules]
+        """The single rules that `rules` stands for."""
+        return RULE_SETS[self.rules]
+
+
+class DecodeOptions(TypedDict, total=False):
+    """`DecodeSettings` as keyword arguments: each changes one of the model's own settings for one call."""
+
+    iterations: int
+    length_candidates: int
+    extra_length: int
+    beam: int
+    length_penalty: float
+    rules: Literal["official", "paper"]
+    stop_early: bool
+    shortlist: bool
+    batch_sentences: int
 
 
 @dataclass(frozen=True)
@@ -313,25 +321,13 @@ def settings_from_tree(kind: type[Settings], tree: Mapping[str, Any], where: str
     for key, value in tree.items():
         if key not in hints:
             raise UserError(f"{where}: unknown setting {key!r}{did_you_mean(key, hints)}")
-        if key == "merge" and kind is DecodeSettings:
-            values[key] = _merge_rules(str(tree.get("rules", DecodeSettings.rules)), value, where)
-        elif dataclasses.is_dataclass(hints[key]):
+        if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, Mapping):
                 raise UserError(f"{where}: {key} is a section; write [{key}] and its settings below it")
             values[key] = settings_from_tree(typing.cast(type[Any], hints[key]), value, f"{where}: {key}")
         else:
             values[key] = _checked(hints[key], value, f"{where}: {key}")
     return kind(**values)
-
-
-def _merge_rules(rules: str, tree: Any, where: str) -> MergeRules | None:
-    """The named rule set with the single rules of `tree` changed."""
-    if tree is None:
-        return None
-    if rules not in RULE_SETS or not isinstance(tree, Mapping):
-        raise UserError(f"{where}: merge is a section of single rules; rules is one of {', '.join(RULE_SETS)}")
-    base = dataclasses.asdict(RULE_SETS[rules])
-    return settings_from_tree(MergeRules, {**base, **tree}, f"{where}: merge")
 
 
 def _checked(hint: Any, value: Any, where: str) -> Any:
@@ -424,7 +420,6 @@ def check_recipe(recipe: Recipe, where: str) -> None:
 
 def check_decode(decode: DecodeSettings, where: str) -> None:
     """Refuse decoding settings that cannot work."""
-    merge = decode.merge_rules
     requirements: Requirements = [
         (decode.iterations >= 1, "iterations must be at least 1"),
         (1 <= decode.length_candidates <= 9, "length_candidates must be 1 to 9"),
@@ -432,8 +427,6 @@ def check_decode(decode: DecodeSettings, where: str) -> None:
         (decode.beam >= 1, "beam must be at least 1"),
         (math.isfinite(decode.length_penalty), "length_penalty must be a finite number"),
         (decode.batch_sentences >= 0, "batch_sentences must not be negative"),
-        (0 < merge.empty_probability <= 1, "merge: empty_probability must be above 0 and at most 1"),
-        (merge.band >= 0, "merge: band must not be negative"),
     ]
     _require(requirements, where)
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lath.config import DecodeSettings, MergeRules, check_decode, settings_from_tree, to_tree
+from lath.config import DecodeSettings, check_decode, settings_from_tree, to_tree
 from lath.decoding.decoder import Decoded, Pass
 from lath.devices import choose_device, choose_precision
 from lath.engine.ctranslate2 import Exported, LoadedExport, is_exported, load_exported
@@ -95,12 +95,6 @@ def preferred_device(model: Path, name: str) -> str:
 def with_overrides(settings: DecodeSettings, overrides: dict[str, Any]) -> DecodeSettings:
     """Decoding settings with some changed by name, checked like a recipe's."""
     given = {key: value for key, value in overrides.items() if value is not None}
-    if isinstance(given.get("merge"), MergeRules):
-        given["merge"] = to_tree(given["merge"])
-    if "rules" in given:
-        given.setdefault("merge", None)  # another rule set replaces the model's own rules whole
-    elif isinstance(given.get("merge"), dict) and settings.merge is not None:
-        given["merge"] = {**to_tree(settings.merge), **given["merge"]}  # a single rule changes that rule alone
     changed = settings_from_tree(DecodeSettings, {**to_tree(settings), **given}, "decode")
     check_decode(changed, "decode")
     return changed

@@ -108,8 +108,7 @@ def decode_pieces(
         written = Pieces(*only_at(target != PAD, model.decode(target, memory), model.pieces))
         shown = [len(input) for input in inputs]
         certain = certainty(written.scores, torch.tensor(shown, device=source.device), length_scores).tolist()
-        aims = shown if settings.adjust_towards == "current" else lengths
-        merged = (merge or merge_rows)(inputs, written, aims, settings, iteration, model.settings.max_positions)
+        merged = (merge or merge_rows)(inputs, written, shown, settings, iteration, model.settings.max_positions)
         for row in sorted(open_):
             sentence, inputs[row], told = merged[row]
             if settings.stop_early and iteration > 1 and sentence.ids == sentences[row].ids:

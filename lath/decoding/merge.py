@@ -297,6 +297,6 @@ def _length_change(length: int, input_length: int, rules: MergeRules) -> int:
         low, high = int(input_length * (1 - rules.band)), int(input_length * (1 + rules.band))
     if low <= length <= high:
         return 0
-    if rules.adjust_to == "input":
+    if rules.reach_input_length:
         return input_length - length
     return low - length if length < low else high - length

@@ -400,7 +400,7 @@ def _length_changes(lengths: Ints, aims: Ints, rules: MergeRules) -> Ints:
         low, high = aims - int(rules.band), aims + int(rules.band)
     else:
         low, high = (aims * (1 - rules.band)).astype(np.int64), (aims * (1 + rules.band)).astype(np.int64)
-    edges = aims if rules.adjust_to == "input" else np.where(lengths < low, low, high)
+    edges = aims if rules.reach_input_length else np.where(lengths < low, low, high)
     return np.where((low <= lengths) & (lengths <= high), 0, edges - lengths)
 
 

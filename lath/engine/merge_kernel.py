@@ -147,7 +147,7 @@ class _Rules(NamedTuple):
             float(rules.concatenate_exact),
             float(rules.edge_rules),
             float(rules.slot_after_eos),
-            float(rules.adjust_to == "input"),
+            float(rules.reach_input_length),
             _thirds(math.log(rules.empty_probability)),
             _thirds(1 - relative),
             _thirds(1 + relative),

@@ -305,9 +305,8 @@ def _merge_pieces(model: LAT, settings: DecodeSettings, encoded: _Encoded, state
     """Write a piece at each position, merge them, mask the least certain tokens and adjust the length."""
     pieces = model.pieces(model.decode(state.inputs, encoded.memory))
     wide = state.inputs.shape[1]
-    aims = state.lengths if settings.adjust_towards == "current" else encoded.lengths
     step = MergeStep(settings.merge_rules, iteration, settings.iterations, wide)
-    merged = merge(pieces.tokens, pieces.scores, state.lengths, aims, step)
+    merged = merge(pieces.tokens, pieces.scores, state.lengths, state.lengths, step)
     # Between passes a text is never adjusted beyond the longer of its own length and its input's.
     overflow = state.overflow | (merged.lengths > wide) if iteration < settings.iterations else state.overflow
     certain = state.certainty

@@ -25,14 +25,15 @@ from torch import Tensor
 from lath.config import DecodeSettings, NetworkSettings, settings_from_tree, to_tree
 from lath.errors import UserError
 from lath.files import whole_directory
-from lath.model.network import KINDS, Model
+from lath.model.network import KINDS, PIECE_LOGIT_SCALE, Model
 from lath.model.storage import FULL, SMALLER, restore
 from lath.text.vocab import Vocab, load_vocabs, save_vocabs
 from lath.training.ema import MovingAverage
 
-FORMAT = 1
+FORMAT = 2
+"""Of config.json. Format 1 (lath 0.1) still loads."""
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
-OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
+OPTIMIZER, STATE, STATE_FORMAT = "optimizer.safetensors", "state.json", 1
 UNAVERAGED = "unaveraged.safetensors"
 """The weights that training goes on with, where WEIGHTS holds their moving average."""
 
@@ -126,8 +127,10 @@ def _read_config(directory: Path) -> tuple[ModelInfo, str]:
     number = tree.pop("format", None) if isinstance(tree, dict) else None
     if number is None:
         raise UserError(f"{path}: not written by lath; a model directory comes from `lath train` or `lath average`")
-    if number != FORMAT:
-        raise UserError(f"{path}: format {number}, but this version of lath reads format {FORMAT}; update lath")
+    if number == 1:
+        _upgrade_format_1(tree, path)
+    elif number != FORMAT:
+        raise UserError(f"{path}: format {number}, but this version of lath reads formats 1 and {FORMAT}; update lath")
     storage = tree.pop("storage", FULL)
     if storage not in (FULL, *SMALLER):
         raise UserError(
@@ -138,6 +141,22 @@ def _read_config(directory: Path) -> tuple[ModelInfo, str]:
         return settings_from_tree(ModelInfo, tree, str(path)), storage
     except TypeError as error:
         raise UserError(f"{path}: incomplete ({error}); copy the model directory again") from None
+
+
+def _upgrade_format_1(tree: dict[str, Any], path: Path) -> None:
+    """Take the settings that format 2 no longer has out of a config.json; only their usual values can be replaced."""
+    former: dict[str, dict[str, Any]] = {
+        "network": {"piece_logit_scale": PIECE_LOGIT_SCALE},
+        "decode": {"merge": None, "adjust_towards": "current"},
+    }
+    for section, settings in former.items():
+        for name, usual in settings.items():
+            found = tree[section].pop(name, usual) if isinstance(tree.get(section), dict) else usual
+            if found != usual:
+                raise UserError(
+                    f"{path}: {section}.{name} is {found!r}, which only lath 0.1 supports; "
+                    f"use that version, or set it to {json.dumps(usual)} and check the translations"
+                )
 
 
 def load_model(directory: Path, device: torch.device) -> LoadedModel:
@@ -285,7 +304,7 @@ def save_checkpoint(
             save_tensors(average.weights, partial / WEIGHTS)
             save_tensors(trained, partial / UNAVERAGED)
         save_tensors(_optimizer_tensors(model, optimizer), partial / OPTIMIZER)
-        (partial / STATE).write_text(json.dumps({"format": FORMAT, **to_tree(state)}) + "\n", encoding="utf-8")
+        (partial / STATE).write_text(json.dumps({"format": STATE_FORMAT, **to_tree(state)}) + "\n", encoding="utf-8")
     return Checkpoint(directory, state)
 
 
@@ -336,14 +355,14 @@ def _read_state(path: Path) -> TrainState:
     try:
         tree: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         number = tree.pop("format")
-        if number == FORMAT:
+        if number == STATE_FORMAT:
             return TrainState(**tree)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"{path}: damaged or not written by lath ({type(error).__name__}: {error}); "
             f"remove {path.parent} to go on without this checkpoint"
         ) from None
-    raise UserError(f"{path}: format {number}, but this version of lath reads format {FORMAT}; update lath")
+    raise UserError(f"{path}: format {number}, but this version of lath reads format {STATE_FORMAT}; update lath")
 
 
 def best_checkpoints(checkpoints: Sequence[Checkpoint], count: int) -> list[Checkpoint]:

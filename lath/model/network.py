@@ -31,6 +31,9 @@ from lath.text.vocab import BOS, MASK, PAD, SOP
 
 NORM_EPSILON = 1e-12
 INITIAL_STD = 0.02
+PIECE_LOGIT_SCALE = 8.0
+"""Factor on the local translator's states before the output matrix. An LSTM's states lie in (-1, 1) and the table
+starts at N(0, 0.02): without it all tokens would start almost equally likely, and early training would be slow."""
 
 
 Mask = Tensor | PackedMask | BeamMask
@@ -541,9 +544,8 @@ class LAT(nn.Module):
 
     def before_output(self, states: Tensor) -> Tensor:
         """Output states as the output matrix takes them."""
-        # Departure: the paper has no such factor. h lies in (-1, 1) and the table starts at N(0, 0.02), so the
-        # plain product starts almost flat; the factor only changes the speed of early training.
-        return states * self.settings.piece_logit_scale
+        # Departure: the paper has no such factor; it only changes the speed of early training.
+        return states * PIECE_LOGIT_SCALE
 
     def logits(self, states: Tensor) -> Tensor:
         """Token logits of output states."""
