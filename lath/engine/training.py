@@ -16,21 +16,11 @@ import torch
 
 from lath.config import Recipe
 from lath.engine.graphs import Recording, tensors_of
-from lath.engine.packed import PackSizes
+from lath.engine.packed import PackedExamples, PackSizes, pack_examples, packed_loss_share
 from lath.model.network import Model
 from lath.text.corpus import Corpus
 from lath.training.batches import Batch, Part, cut_packs, cut_rows
-from lath.training.objective import (
-    Examples,
-    LossParts,
-    PackedExamples,
-    Totals,
-    loss_share,
-    most_deleted,
-    most_inserted,
-    pack_examples,
-    packed_loss_share,
-)
+from lath.training.objective import Examples, LossParts, Totals, loss_share, most_deleted, most_inserted
 
 CHUNK_LOGITS = 1 << 27
 """Logits in memory at a time, at most: a quarter of a gigabyte in bf16."""
