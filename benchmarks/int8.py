@@ -30,7 +30,8 @@ from torch import Tensor
 
 import lath
 from lath.config import RULE_SETS, NetworkSettings
-from lath.decoding.merge import mask_count, merge_pieces, next_input, wrap
+from lath.decoding.masks import mask_count
+from lath.decoding.merge import merge_pieces, next_input, wrap
 from lath.engine.ctranslate2 import import_ctranslate2, token_names
 from lath.engine.export import export
 from lath.engine.int8 import choose_backend, quantise

@@ -2,9 +2,9 @@
 
     python benchmarks/merge.py
 
-Prints a card, tables, and one line of JSON last: the plain version, a sentence at a time; the batched one against it,
-in turns in one run; and the kernel, where there is a GPU, in a CUDA graph. The pieces are cut from a random sentence
-and then spoilt as a weak model would: wrong tokens, shifted windows, doubled and dropped tokens.
+Prints a card, tables, and one line of JSON last: the plain version, a sentence at a time; and the kernel, where there
+is a GPU, in a CUDA graph. The pieces are cut from a random sentence and then corrupted as a weak model would: wrong
+tokens, shifted windows, doubled and dropped tokens.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import torch
 from torch import Tensor
 
 from lath.config import RULE_SETS, MergeRules
-from lath.decoding.merge import mask_count, merge_pieces, next_input, wrap
-from lath.engine.merge_batch import MergeStep, merge_batch
+from lath.decoding.masks import mask_count
+from lath.decoding.merge import merge_pieces, next_input, wrap
+from lath.decoding.pieces import MergeStep
 from lath.engine.merge_kernel import available, merge_on_device
 
 BOS, EOS, MASK, FIRST_WORD, VOCABULARY = 0, 2, 4, 10, 8000
 BAR_MS = 0.5
 """What 30 pieces of 3 tokens may cost under the official rules."""
-BATCHES = (4, 8, 16, 32, 128)
 KERNEL_BATCHES = (1, 8, 32, 128)
 CALLS = 20
 """Calls of the kernel in a graph: its launch costs next to nothing for each of so many."""
@@ -84,31 +84,15 @@ def tensors(batch: int, fewest: int, most: int, noise: float) -> tuple[Tensor, T
     return torch.tensor([p for p, _ in made]), torch.tensor([s for _, s in made]), torch.tensor(lengths)
 
 
-def against_batched(batch: int, rules: MergeRules, noise: float, repeats: int) -> tuple[float, float]:
-    """Milliseconds for a batch of 30 pieces a sentence, plain and batched, in turns; both from tensors."""
-    tokens, scores, lengths = tensors(batch, 30, 30, noise)
-    step = MergeStep(rules, 1, 4, 512)
-    times: list[tuple[float, float]] = []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        for pieces, piece_scores in zip(tokens.tolist(), scores.double().tolist(), strict=True):
-            one_pass(pieces, piece_scores, rules)
-        between = time.perf_counter()
-        merge_batch(tokens, scores, lengths, lengths, step)
-        times.append((1000 * (between - start), 1000 * (time.perf_counter() - between)))
-    plain, batched = zip(*times[1:], strict=True)
-    return statistics.median(plain), statistics.median(batched)
-
-
 def kernel_microseconds(batch: int, fewest: int, most: int, rules: MergeRules, noise: float, repeats: int) -> float:
     """Median time of one call of the kernel inside a CUDA graph, by the GPU's own clock."""
     tokens, scores, lengths = (tensor.cuda() for tensor in tensors(batch, fewest, most, noise))
     step = MergeStep(rules, 1, 4, 512)
-    merge_on_device(tokens, scores, lengths, lengths, step)  # compiles
+    merge_on_device(tokens, scores, lengths, step)  # compiles
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(CALLS):
-            merge_on_device(tokens, scores, lengths, lengths, step)
+            merge_on_device(tokens, scores, lengths, step)
     times: list[float] = []
     for _ in range(repeats + 3):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -118,18 +102,6 @@ def kernel_microseconds(batch: int, fewest: int, most: int, rules: MergeRules, n
         end.synchronize()
         times.append(1000 * begin.elapsed_time(end) / CALLS)
     return statistics.median(times[3:])
-
-
-def batched_rows(noise: float, repeats: int) -> list[dict[str, float | str]]:
-    """Measure and print the batched merger against the plain one."""
-    print("\npieces  K  batch  rules     plain ms  batched ms  plain / batched")
-    rows: list[dict[str, float | str]] = []
-    for name, rules in RULE_SETS.items():
-        for batch in BATCHES:
-            plain, batched = against_batched(batch, rules, noise, repeats)
-            print(f"{30:6d}  3  {batch:5d}  {name:8s}  {plain:8.2f}  {batched:10.2f}  {plain / batched:15.2f}")
-            rows.append({"batch": batch, "rules": name, "plain": round(plain, 3), "batched": round(batched, 3)})
-    return rows
 
 
 def kernel_rows(noise: float, repeats: int) -> list[dict[str, float | str]]:
@@ -170,10 +142,7 @@ def main() -> None:
             rows.append({"pieces": count, "K": length, **{name: round(ms, 4) for name, ms in spent.items()}})
     typical = next(row["official"] for row in rows if (row["pieces"], row["K"]) == (30, 3))
     print(f"\n30 pieces, K = 3, official: {typical:.3f} ms (bar {BAR_MS} ms)")
-    faster = {
-        "batched": batched_rows(options.noise, options.repeats),
-        "kernel": kernel_rows(options.noise, options.repeats),
-    }
+    faster = {"kernel": kernel_rows(options.noise, options.repeats)}
     card = {"python": platform.python_version(), "cpus": os.cpu_count(), "noise": options.noise}
     print(json.dumps({"benchmark": "merge", **card, "bar_ms": BAR_MS, "typical_ms": typical, "rows": rows, **faster}))
 

@@ -11,6 +11,7 @@ import torch
 from toy import toy_recipe
 
 from lath.config import Recipe
+from lath.decoding.decoder import PlainDecoder
 from lath.model.directory import LoadedModel, load_model
 from lath.text.corpus import prepare
 from lath.text.vocab import Vocab
@@ -89,7 +90,9 @@ def wild(toy_run: Runs) -> Translators:
                 embedding = "tables" in name or "positions" in name
                 torch.nn.init.normal_(parameter, std=1.0 if embedding else 0.15, generator=generator)
         spelled = SpelledVocab(loaded.target_vocab)
-        return Translator(LoadedModel(loaded.model, loaded.info, loaded.source_vocab, spelled), CPU)
+        return Translator(
+            LoadedModel(loaded.model, loaded.info, loaded.source_vocab, spelled), PlainDecoder(loaded.model)
+        )
 
     return make
 

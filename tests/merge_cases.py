@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from lath.config import RULE_SETS, MergeRules
-from lath.decoding.merge import mask_count, merge_pieces, next_input, wrap
-from lath.engine.merge_batch import MergedBatch, MergeStep
+from lath.decoding.masks import mask_count
+from lath.decoding.merge import merge_pieces, next_input, wrap
+from lath.decoding.pieces import MergeStep
+from lath.engine.merge_kernel import MergedBatch
 from lath.text.vocab import BOS, EOS, MASK, PAD
 
-Merger = Callable[[Tensor, Tensor, Tensor, Tensor, MergeStep], MergedBatch]
+Merger = Callable[[Tensor, Tensor, Tensor, MergeStep], MergedBatch]
 Pieces = list[list[int]]
 Scores = list[list[float]]
 
@@ -32,26 +34,25 @@ EVERY_SWITCH = (
     OFFICIAL,
     PAPER,
     replace(OFFICIAL, concatenate_exact=False, band=0.1, slot_after_eos=True),
-    replace(OFFICIAL, collapse_repeats=False, adjust_to="input", band=1.0),
+    replace(OFFICIAL, collapse_repeats=False, reach_input_length=True, band=1.0),
     replace(PAPER, edge_rules=False, empty_probability=0.6, band=0.0),
-    replace(PAPER, collapse_repeats=True, adjust_to="edge", band=2.5, slot_after_eos=True),
+    replace(PAPER, collapse_repeats=True, reach_input_length=False, band=2.5, slot_after_eos=True),
 )
 """Both rule sets, and each rule at least once at another value."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A batch of sentences, each with its pieces and the length to come near to."""
+    """A batch of sentences, each with its pieces."""
 
     name: str
     pieces: list[Pieces]
     scores: list[Scores]
-    aims: list[int]
     step: MergeStep
     dtype: torch.dtype = torch.float32
 
-    def tensors(self, extra: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Tokens, scores, lengths, aims; padded `extra` pieces wider than need be."""
+    def tensors(self, extra: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens, scores, lengths; padded `extra` pieces wider than need be."""
         width, length = max(map(len, self.pieces)) + extra, max(len(p[0]) for p in self.pieces if p)
         tokens = torch.full((len(self.pieces), width, length), JUNK)
         scores = torch.zeros(len(self.pieces), width, length, dtype=self.dtype)
@@ -59,7 +60,7 @@ class Case:
             if pieces:
                 tokens[row, : len(pieces)] = torch.tensor(pieces)
                 scores[row, : len(pieces)] = torch.tensor(piece_scores, dtype=self.dtype)
-        return tokens, scores, torch.tensor([len(p) for p in self.pieces]), torch.tensor(self.aims)
+        return tokens, scores, torch.tensor([len(p) for p in self.pieces])
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ class Expected:
 
 
 def plain(case: Case) -> list[Expected]:
-    """What `lath/merge.py` makes of each sentence."""
-    _, scores, lengths, _ = case.tensors()
+    """What `lath/decoding/merge.py` makes of each sentence."""
+    _, scores, lengths = case.tensors()
     step, expected = case.step, []
     for row, pieces in enumerate(case.pieces):
         merged = merge_pieces(pieces, scores[row, : lengths[row]].double().tolist(), step.rules)
@@ -81,7 +82,7 @@ def plain(case: Case) -> list[Expected]:
         following: list[int] = []
         if step.iteration < step.iterations:
             masks = mask_count(len(sentence.ids), step.iteration, step.iterations)
-            following = next_input(sentence, masks, case.aims[row], step.rules, mask=MASK).ids
+            following = next_input(sentence, masks, len(pieces), step.rules, mask=MASK).ids
         if len(following) > step.limit:
             following = [*following[: step.limit - 1], EOS]
         expected.append(Expected(sentence.ids, sentence.scores, following))
@@ -144,17 +145,16 @@ def noisy_truth(rng: random.Random, count: int, length: int) -> tuple[Pieces, Sc
 
 
 def random_case(seed: int, most_sentences: int = 6, most_pieces: int = 12, longest: int = 6) -> Case:
-    """A ragged batch under any of the rules, at any pass; sometimes aimed far away, sometimes cut."""
+    """A ragged batch under any of the rules, at any pass; sometimes cut."""
     rng = random.Random(seed)
     build, length = rng.choice([confusing, noisy_truth]), rng.randint(2, longest)
     counts = [rng.randint(1, most_pieces) for _ in range(rng.randint(1, most_sentences))]
     made = [build(rng, count, length) for count in counts]
-    aims = [rng.choice([count, count, rng.randint(2, 2 * most_pieces)]) for count in counts]
     iterations = rng.randint(1, 5)
     step = MergeStep(
         rng.choice(EVERY_SWITCH), rng.randint(1, iterations), iterations, rng.choice([2, 9, 40, longest * most_pieces])
     )
-    return Case(f"random {seed}", [p for p, _ in made], [s for _, s in made], aims, step)
+    return Case(f"random {seed}", [p for p, _ in made], [s for _, s in made], step)
 
 
 def recorded_cases(group: str = "", shares: tuple[str, ...] = ()) -> Iterator[tuple[Case, list[Expected]]]:
@@ -209,5 +209,4 @@ def recorded(group: str) -> list[dict[str, Any]]:
 
 
 def _recorded_case(name: str, cases: list[dict[str, Any]], step: MergeStep) -> Case:
-    pieces = [case["pieces"] for case in cases]
-    return Case(name, pieces, [case["scores"] for case in cases], [len(p) for p in pieces], step, torch.float64)
+    return Case(name, [case["pieces"] for case in cases], [case["scores"] for case in cases], step, torch.float64)

@@ -62,7 +62,6 @@ def test_overrides_win_and_the_last_wins_most(tmp_path: Path) -> None:
         ("network.kind=LAT", {"network": {"kind": "LAT"}}),
         ('data.train_source="a b.de"', {"data": {"train_source": "a b.de"}}),
         ("data.train_source=a=b.de", {"data": {"train_source": "a=b.de"}}),
-        ("decode.merge.band=0.1", {"decode": {"merge": {"band": 0.1}}}),
         ("data.train_source=", {"data": {"train_source": ""}}),
     ],
 )
@@ -97,11 +96,7 @@ REFUSALS = {
     '[network]\nkind = "LTA"': "network: kind: 'LTA' is not one of AT, CMLM, LAT (did you mean 'LAT'?)",
     '[network]\nkind = "transformer"': "network: kind: 'transformer' is not one of AT, CMLM, LAT",
     '[train]\nprecision = "fp16"': "train: precision: 'fp16' is not one of fp32, bf16 (did you mean 'bf16'?)",
-    "[decode]\nmerge = 3": "decode: merge is a section of single rules; rules is one of official, paper",
-    '[decode]\nmerge.band = 1\nrules = "mine"': "decode: merge is a section of single rules; rules is one of "
-    "official, paper",
-    "[decode.merge]\nbnad = 1": "decode: merge: unknown setting 'bnad' (did you mean 'band'?)",
-    '[decode.merge]\nadjust_to = "middle"': "decode: merge: adjust_to: 'middle' is not one of edge, input",
+    "[decode.merge]\nband = 1": "decode: unknown setting 'merge'",
     "[network]\nwidth = 100": "network: width must be divisible by heads",
     "[network]\npiece_length = 1": "network: piece_length must be 2 to 8",
     "[network]\npiece_length = 9": "network: piece_length must be 2 to 8",
@@ -148,8 +143,6 @@ REFUSALS = {
     "[decode]\nlength_candidates = 10": "decode: length_candidates must be 1 to 9",
     "[decode]\nbeam = 0": "decode: beam must be at least 1",
     "[decode]\nbatch_sentences = -1": "decode: batch_sentences must not be negative",
-    "[decode.merge]\nempty_probability = 0": "decode: merge: empty_probability must be above 0 and at most 1",
-    "[decode.merge]\nband = -0.1": "decode: merge: band must not be negative",
 }
 
 

@@ -6,21 +6,21 @@ import dataclasses
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import torch
-from conftest import CPU, Runs, Translators
+from conftest import Runs, Translators
 from toy import WORDS
 
 import lath
 from lath import translator as translator_module
-from lath.config import RULE_SETS, DecodeSettings, MergeRules
+from lath.config import DecodeOptions, DecodeSettings
 from lath.devices import choose_device
 from lath.errors import UserError
 from lath.model.directory import LoadedModel
 from lath.text.vocab import BOS, EOS, MASK
-from lath.translator import READ_AHEAD, Hypothesis, Translator, load, with_overrides
+from lath.translator import READ_AHEAD, Hypothesis, Translator, load
 
 KINDS = ("AT", "CMLM", "LAT")
 LINES = ["ba ko mi", "gu", "tu re sa lo ni pe du", "fa", "du fa ba", "sa sa", "ko mi tu re"]
@@ -28,7 +28,7 @@ LINES = ["ba ko mi", "gu", "tu re sa lo ni pe du", "fa", "du fa ba", "sa sa", "k
 
 def looks(hypotheses: Iterator[Hypothesis]) -> list[tuple[str, int, int]]:
     """What must not change with the batch; scores may differ in the last digits."""
-    return [(hypothesis.text, hypothesis.iterations, hypothesis.parts) for hypothesis in hypotheses]
+    return [(hypothesis.text, hypothesis.iterations, hypothesis.fragments) for hypothesis in hypotheses]
 
 
 # ---- lines --------------------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ def test_same_length_same_order_blank_stays_blank(trained: Translators, wild: Tr
         assert [number for number in blank if out[number]] == []
         assert [out[number] for number in range(len(lines)) if number not in blank] == translator.translate(LINES)
     hypotheses = list(wild(kind).hypotheses(lines, trace=True))
-    assert [(h.text, h.score, h.iterations, h.parts, h.passes) for h in hypotheses[:1]] == [("", 0.0, 0, 0, [])]
+    assert [(h.text, h.score, h.iterations, h.fragments, h.passes) for h in hypotheses[:1]] == [("", 0.0, 0, 0, [])]
 
 
 def test_nothing_in_nothing_out(trained: Translators) -> None:
@@ -164,20 +164,19 @@ def test_a_translation_is_one_line(wild: Translators) -> None:
             return " one\ntwo\r\nthree\0four \n"
 
     loaded = LoadedModel(translator.model, translator.info, translator.source_vocab, Breaking())  # type: ignore[arg-type]
-    assert Translator(loaded, CPU).translate(["ba"]) == ["one two  three four"]
+    assert Translator(loaded, translator.decoder).translate(["ba"]) == ["one two  three four"]
 
 
 # ---- lines over the maximum ----------------------------------------------------------------------------------------
 
 
 class Echo:
-    """A translator whose network copies the source, so that what was fed can be read off."""
+    """A translator with a decoder of our own that copies the source, so that what was fed can be read off."""
 
-    def __init__(self, translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, translator: Translator) -> None:
         self.fed: list[list[int]] = []
         loaded = LoadedModel(translator.model, translator.info, translator.source_vocab, translator.source_vocab)
-        self.translator = Translator(loaded, CPU)
-        monkeypatch.setattr(self.translator.decoder, "decode", self.decode)
+        self.translator = Translator(loaded, self)
 
     def decode(self, source: torch.Tensor, settings: Any, trace: bool) -> list[translator_module.Decoded]:
         rows = [[id for id in row if id != lath.text.vocab.PAD] for row in source.tolist()]
@@ -197,32 +196,32 @@ class Echo:
     ],
     ids=["sentences", "words", "one word", "no spaces", "emoji"],
 )
-def test_a_long_line_is_translated_in_parts_and_nothing_is_lost(
-    trained: Translators, monkeypatch: pytest.MonkeyPatch, line: str
-) -> None:
-    echo = Echo(trained("LAT"), monkeypatch)
+def test_a_long_line_is_translated_in_fragments_and_nothing_is_lost(trained: Translators, line: str) -> None:
+    echo = Echo(trained("LAT"))
     limit = echo.translator.info.max_length
     whole = echo.translator.source_vocab.encode(line)
     assert len(whole) > limit
     before, (hypothesis,), after = (list(echo.translator.hypotheses([text])) for text in ("ba", line, "gu"))
-    assert [before[0].parts, after[0].parts] == [1, 1]
+    assert [before[0].fragments, after[0].fragments] == [1, 1]
     parts = echo.fed[1:-1]
-    assert hypothesis.parts == len(parts) >= len(whole) / limit
+    assert hypothesis.fragments == len(parts) >= len(whole) / limit
     assert all(0 < len(part) <= limit for part in parts)
     assert hypothesis.text.replace(" ", "") == line.replace(" ", "")
 
 
-def test_parts_come_back_in_order_and_to_their_own_line(trained: Translators, monkeypatch: pytest.MonkeyPatch) -> None:
-    echo = Echo(trained("LAT"), monkeypatch)
+def test_fragments_come_back_in_order_and_to_their_own_line(
+    trained: Translators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    echo = Echo(trained("LAT"))
     long = " ".join(WORDS * 9) + "."
     lines = ["ba.", long, "", "gu.", f"{long} {long}", "du"]
     out = list(echo.translator.hypotheses(lines, batch_sentences=2))
     assert [h.text for h in out] == lines
-    assert [h.parts > 1 for h in out] == [False, True, False, False, True, False]
+    assert [h.fragments > 1 for h in out] == [False, True, False, False, True, False]
 
 
-def test_sentences_are_cut_between_not_inside(trained: Translators, monkeypatch: pytest.MonkeyPatch) -> None:
-    echo = Echo(trained("LAT"), monkeypatch)
+def test_sentences_are_cut_between_not_inside(trained: Translators) -> None:
+    echo = Echo(trained("LAT"))
     sentence = "ba ko mi tu re sa lo."
     echo.translator.translate([" ".join([sentence] * 20)])
     fed = {echo.translator.source_vocab.decode(part) for part in echo.fed}
@@ -230,19 +229,19 @@ def test_sentences_are_cut_between_not_inside(trained: Translators, monkeypatch:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_long_line_has_the_parts_translations(wild: Translators, kind: str) -> None:
+def test_a_long_line_has_the_fragments_translations(wild: Translators, kind: str) -> None:
     translator = wild(kind)
     sentence = " ".join(WORDS * 2)[:-12] + "."
     once = len(translator.source_vocab.encode(sentence))
     assert once <= translator.info.max_length < 2 * once
     (hypothesis,) = translator.hypotheses([" ".join([sentence] * 3)], trace=True)
     single = translator.translate([sentence])[0]
-    assert (hypothesis.parts, hypothesis.text) == (3, " ".join([single] * 3))
+    assert (hypothesis.fragments, hypothesis.text) == (3, " ".join([single] * 3))
     assert len(hypothesis.passes) == (0 if kind == "AT" else 3)
 
 
-def test_a_part_of_invisible_characters_says_nothing(trained: Translators, monkeypatch: pytest.MonkeyPatch) -> None:
-    echo = Echo(trained("LAT"), monkeypatch)
+def test_a_fragment_of_invisible_characters_says_nothing(trained: Translators) -> None:
+    echo = Echo(trained("LAT"))
     assert echo.translator.source_vocab.encode("\u200b\ufeff") == []
     assert list(echo.translator.hypotheses(["\u200b\ufeff"])) == [Hypothesis("", 0.0, 0, 0)]
     line = "ba ko. \u200b\u200b " + "bakomiture" * 40  # a sentence end before, and a word that does not fit behind
@@ -300,8 +299,6 @@ def test_a_trace_changes_nothing_and_is_not_kept_unasked(wild: Translators, kind
         ({"beam": 0}, "decode: beam must be at least 1"),
         ({"batch_sentences": -1}, "decode: batch_sentences must not be negative"),
         ({"rules": "oficial"}, "decode: rules: 'oficial' is not one of official, paper (did you mean 'official'?)"),
-        ({"merge": {"bnad": 0.1}}, "decode: merge: unknown setting 'bnad' (did you mean 'band'?)"),
-        ({"merge": {"empty_probability": 0}}, "decode: merge: empty_probability must be above 0 and at most 1"),
     ],
 )
 def test_settings_are_checked_before_anything_is_read(
@@ -320,15 +317,10 @@ def test_settings_decide(wild: Translators) -> None:
     assert translator.translate(LINES, iterations=None) == translator.translate(LINES)
 
 
-def test_settings_asked_for_again_are_the_same_and_others_are_checked(trained: Translators) -> None:
+def test_settings_are_complete_for_the_device(trained: Translators) -> None:
     translator = trained("LAT")
-    rules = {"band": 3.0}
-    first = translator.settings(iterations=1, merge=rules)
-    expected = with_overrides(translator.info.decode, {"iterations": 1, "merge": {"band": 3.0}})
-    assert first == dataclasses.replace(expected, batch_sentences=32)  # what suits a CPU
-    assert translator.settings(iterations=1, merge={"band": 3.0}) is first
-    rules["band"] = 2.0
-    assert translator.settings(iterations=1, merge=rules).merge_rules.band == 2.0
+    expected = dataclasses.replace(translator.info.decode, iterations=1, batch_sentences=32)  # what suits a CPU
+    assert translator.settings(iterations=1) == expected
     assert translator.settings(batch_sentences=7) == dataclasses.replace(translator.info.decode, batch_sentences=7)
     assert translator.settings(length_candidates=5).batch_sentences == 6
     assert translator.settings(iterations=1).iterations == 1
@@ -340,35 +332,17 @@ def test_settings_asked_for_again_are_the_same_and_others_are_checked(trained: T
 def test_an_engine_by_name(toy_run: Runs, wild: Translators, kind: str) -> None:
     model = toy_run(kind) / "model"
     assert [load(model, "cpu", engine=engine).engine for engine in ("auto", "plain", "recorded")] == [
-        "batched", "plain", "recorded"
+        "plain", "plain", "recorded"
     ]  # fmt: skip
-    batched = wild(kind)
-    plain = batched.with_engine("plain")
-    assert (batched.engine, plain.engine) == ("batched", "plain")
-    assert plain.model is batched.model
-    assert plain.decoder is not batched.decoder
-    assert plain.translate(LINES) == batched.translate(LINES)
+    plain = wild(kind)
+    recorded = plain.with_engine("recorded")
+    assert (plain.engine, recorded.engine) == ("plain", "recorded")
+    assert plain.model is recorded.model
+    assert plain.translate(LINES) == recorded.translate(LINES)
 
 
-@pytest.mark.parametrize("engine", ["auto", "plain", "recorded"])
-def test_a_decode_to_be_timed_is_the_decode(trained: Translators, engine: str) -> None:
-    translator = trained("LAT").with_engine(engine)
-    works = translator.works([translator.source_vocab.encode("ba ko mi")], iterations=2)
-    assert works is not None
-    decoded = works.whole()
-    assert isinstance(decoded, list)
-    assert translator.target_vocab.decode(decoded[0].ids) == translator.translate(["ba ko mi"], iterations=2)[0]
-
-
-def test_a_single_merge_rule_changes_that_rule_alone() -> None:
-    own = DecodeSettings(merge=MergeRules(band=2, empty_probability=0.5))
-    assert with_overrides(own, {"merge": {"band": 3.0}}).merge == MergeRules(band=3, empty_probability=0.5)
-    assert with_overrides(own, {"iterations": 2}).merge == own.merge
-    assert with_overrides(own, {"rules": "paper"}).merge_rules == RULE_SETS["paper"]
-    paper = dataclasses.replace(RULE_SETS["paper"], band=3)
-    assert with_overrides(own, {"rules": "paper", "merge": {"band": 3.0}}).merge == paper
-    assert with_overrides(DecodeSettings(), {"merge": {"band": 3.0}}).merge == MergeRules(band=3)
-    assert with_overrides(own, {"merge": MergeRules(slot_after_eos=True)}).merge == MergeRules(slot_after_eos=True)
+def test_options_are_the_settings_of_decoding() -> None:
+    assert get_type_hints(DecodeOptions) == get_type_hints(DecodeSettings)
 
 
 def test_one_text_is_not_a_list_of_lines(trained: Translators) -> None:

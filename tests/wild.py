@@ -18,7 +18,7 @@ WAYS = {
     "one pass": DecodeSettings(iterations=1),
     "four": DecodeSettings(iterations=4),
     "candidates": DecodeSettings(iterations=3, length_candidates=3),
-    "paper": DecodeSettings(iterations=3, rules="paper", adjust_towards="first"),
+    "paper": DecodeSettings(iterations=3, rules="paper"),
     "longer": DecodeSettings(iterations=3, extra_length=2, length_candidates=2),
     "early": DecodeSettings(iterations=6, stop_early=True, length_candidates=2),
 }

@@ -18,12 +18,8 @@ from typing import Literal, NamedTuple
 
 from lath.config import MergeRules
 
-
-class Source(NamedTuple):
-    """Where a proposed token came from: the piece, and the place inside that piece (both from 0)."""
-
-    piece: int
-    inner: int
+Source = tuple[int, int]
+"""Where a proposed token came from: the piece, and the place inside that piece (both from 0)."""
 
 
 @dataclass(slots=True)
@@ -91,10 +87,10 @@ def _piece_tokens(index: int, ids: Sequence[int], scores: Sequence[float], colla
     tokens: list[Token] = []
     for inner, id in enumerate(ids):
         if collapse and tokens and tokens[-1].id == id:
-            tokens[-1].sources.append(Source(index, inner))
+            tokens[-1].sources.append((index, inner))
             tokens[-1].score = max(tokens[-1].score, scores[inner])
         else:
-            tokens.append(Token(id, scores[inner], [Source(index, inner)]))
+            tokens.append(Token(id, scores[inner], [(index, inner)]))
     return tokens
 
 
@@ -108,16 +104,15 @@ def _concatenate_exact(pieces: list[list[Token]], decisions: list[Decision]) -> 
     segments: list[list[Token]] = []
     for piece in pieces:
         segment = segments[-1] if segments else []
-        ids = [token.id for token in piece]
-        for overlap in range(min(len(segment), len(piece)), 0, -1):
-            if [token.id for token in segment[-overlap:]] == ids[:overlap]:
+        ids, end = _ids(piece), _ids(segment[-len(piece) :])
+        for overlap in range(len(end), 0, -1):
+            if end[-overlap:] == ids[:overlap]:
                 start = len(segment) - overlap
                 for offset in range(overlap):
                     segment[start + offset] = _fuse(segment[start + offset], piece[offset])
                 segment.extend(piece[overlap:])
-                shared = tuple(ids[:overlap])
-                first = piece[0].sources[0].piece
-                decisions.append(Decision("overlap", first, shared, shared, 0.0, 0.0, "both"))
+                first = piece[0].sources[0][0]
+                decisions.append(Decision("overlap", first, ids[:overlap], ids[:overlap], 0.0, 0.0, "both"))
                 break
         else:
             segments.append(piece)
@@ -134,7 +129,7 @@ def _merge_segments(
 ) -> list[Token]:
     """Algorithm 1 on the last `window` tokens of the left text and the first `window` of the right."""
     tail, head = left[-window:], right[:window]
-    first = right[0].sources[0].piece
+    first = right[0].sources[0][0]
     pairs = longest_common_subsequence([token.id for token in tail], [token.id for token in head])
     if not pairs:  # line 3
         decisions.append(Decision("concatenate", first, _ids(tail), _ids(head), 0.0, 0.0, "both"))
@@ -165,7 +160,7 @@ def _merge_segments(
 
 
 def _ids(span: list[Token]) -> tuple[int, ...]:
-    return tuple(token.id for token in span)
+    return tuple([token.id for token in span])  # a list first: a generator takes twice as long
 
 
 def _span_score(span: list[Token], empty_score: float) -> float:
@@ -182,6 +177,8 @@ def longest_common_subsequence(left: Sequence[int], right: Sequence[int]) -> lis
     >>> longest_common_subsequence([7, 8, 7], [7, 9])
     [(2, 0)]
     """
+    if set(left).isdisjoint(right):  # the usual case where pieces do not overlap
+        return []
     table = [[0] * (len(right) + 1)]
     for id1 in left:
         above, row = table[-1], [0]

@@ -16,7 +16,7 @@ from torch import Tensor
 from lath.config import DecodeSettings, MergeRules
 from lath.decoding.lengths import best_candidates, length_candidates, repeat_rows
 from lath.decoding.masks import mask_count, only_at
-from lath.decoding.merge import Merged, Sentence, merge_pieces, next_input, wrap
+from lath.decoding.merge import Merged, NextInput, Sentence, merge_pieces, next_input, wrap
 from lath.decoding.results import Decoded, Pass
 from lath.model.network import LAT, Pieces
 from lath.model.padding import pad
@@ -45,7 +45,8 @@ class MergedPass(NamedTuple):
     sentence: Sentence
     next_input: list[int]
     """At most as long as the position table."""
-    trace: Pass
+    trace: Pass | None
+    """Where it is asked for: to keep it for a whole batch takes longer than the merging."""
 
 
 def decode_pieces(
@@ -70,13 +71,13 @@ def decode_pieces(
         shown = [len(input) for input in inputs]
         certain = certainty(written.scores, torch.tensor(shown, device=source.device), length_scores).tolist()
         step = MergeStep(settings.merge_rules, iteration, settings.iterations, model.settings.max_positions)
-        merged = merge_rows(inputs, written, step, merge)
+        merged = merge_rows(inputs, written, step, merge, trace)
         for row in sorted(open_):
             sentence, inputs[row], traced = merged[row]
             if settings.stop_early and iteration > 1 and sentence.ids == sentences[row].ids:
                 open_.remove(row)
             sentences[row], certainties[row], taken[row] = sentence, certain[row], iteration
-            if trace:
+            if traced is not None:
                 passes[row].append(traced)
     decoded = [
         Decoded(ids := sentences[row].ids[1:-1], certainties[row] if ids else -torch.inf, taken[row], traced)
@@ -97,24 +98,27 @@ def certainty(scores: Tensor, shown: Tensor, length_scores: Tensor) -> Tensor:
     return (sums + length_scores) / (shown * scores.shape[2] + 1)
 
 
-def merge_rows(inputs: list[list[int]], written: Pieces, step: MergeStep, merge: MergeRule) -> list[MergedPass]:
+def merge_rows(
+    inputs: list[list[int]], written: Pieces, step: MergeStep, merge: MergeRule = merge_pieces, trace: bool = False
+) -> list[MergedPass]:
     """Merge each sentence's pieces; unless the pass is the last, also make its next input.
 
     # Departure: only masks are ever deleted, so text that merges badly can outgrow the position table (`step.limit`).
     """
-    rules, limit, last = step.rules, step.limit, step.iteration == step.iterations
+    rules, last = step.rules, step.iteration == step.iterations
     passes: list[MergedPass] = []
-    for shown, tokens, all_scores in zip(
-        inputs, written.tokens.tolist(), written.scores.double().tolist(), strict=True
-    ):
-        pieces, scores = tokens[: len(shown)], all_scores[: len(shown)]
+    rows = zip(inputs, written.tokens.tolist(), written.scores.double().tolist(), strict=True)
+    for shown, all_tokens, all_scores in rows:
+        pieces, scores = all_tokens[: len(shown)], all_scores[: len(shown)]
         merged = merge(pieces, scores, rules)
         sentence = wrap(merged, len(pieces), bos=BOS, eos=EOS, mask=MASK)
-        traced = Pass(shown, pieces, scores, merged.decisions, sentence.ids)
-        following = sentence.ids
+        following = NextInput(sentence.ids, [], 0)
         if not last:
             masks = mask_count(len(sentence.ids), step.iteration, step.iterations)
-            following, traced.masked, traced.length_change = next_input(sentence, masks, len(shown), rules, mask=MASK)
-            following = following if len(following) <= limit else [*following[: limit - 1], EOS]
-        passes.append(MergedPass(sentence, following, traced))
+            following = next_input(sentence, masks, len(shown), rules, mask=MASK)
+        ids = following.ids if last or len(following.ids) <= step.limit else [*following.ids[: step.limit - 1], EOS]
+        traced = None
+        if trace:
+            traced = Pass(shown, pieces, scores, merged.decisions, sentence.ids, following.masked, following.change)
+        passes.append(MergedPass(sentence, ids, traced))
     return passes

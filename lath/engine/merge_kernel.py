@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 
 from lath.config import MergeRules
-from lath.decoding.merge import merge_pieces
 from lath.decoding.pieces import MergeStep, merge_rows
 from lath.model.network import Pieces
 from lath.text.vocab import BOS, EOS, MASK, PAD
@@ -72,7 +71,7 @@ def merge_plainly(tokens: Tensor, scores: Tensor, lengths: Tensor, step: MergeSt
         tensor.fill_(nothing)
     inputs = [[MASK] * length for length in lengths.tolist()]
     last = step.iteration == step.iterations
-    merged = merge_rows(inputs, Pieces(tokens, scores), step, merge_pieces)
+    merged = merge_rows(inputs, Pieces(tokens, scores), step)
     for row, (sentence, following, _) in enumerate(merged):
         size = len(sentence.ids)
         out.ids[row, :size] = torch.tensor(sentence.ids)

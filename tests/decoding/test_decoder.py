@@ -12,7 +12,10 @@ import pytest
 import torch
 
 from lath.config import RULE_SETS, DecodeSettings, Kind, NetworkSettings
-from lath.decoding.decoder import beam_search, decode, length_candidates, only_at
+from lath.decoding.beam import beam_search
+from lath.decoding.decoder import decode
+from lath.decoding.lengths import length_candidates
+from lath.decoding.masks import only_at
 from lath.decoding.merge import merge_pieces, wrap
 from lath.model.network import AT, CMLM, LAT, Model, build_model
 from lath.model.padding import pad
@@ -36,7 +39,7 @@ def model_of(kind: Kind, seed: int = 1, size: int = 40) -> Model:
 
 @pytest.mark.parametrize("settings", [
     DecodeSettings(iterations=1), DecodeSettings(iterations=4), DecodeSettings(iterations=10, length_candidates=3),
-    DecodeSettings(iterations=3, rules="paper"), DecodeSettings(iterations=3, adjust_towards="first"),
+    DecodeSettings(iterations=3, rules="paper"),
     DecodeSettings(iterations=3, extra_length=2, length_candidates=2),
     DecodeSettings(beam=1), DecodeSettings(beam=4, length_penalty=0.6),
 ], ids=str)  # fmt: skip

@@ -13,14 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lath.config import RULE_SETS, MergeRules
+from lath.decoding.masks import mask_count
 from lath.decoding.merge import (
     Decision,
     Merged,
     Sentence,
-    Source,
     Token,
     longest_common_subsequence,
-    mask_count,
     merge_pieces,
     next_input,
     wrap,
@@ -105,9 +104,9 @@ def test_positions_without_any_overlap() -> None:
 
 def test_a_fused_token_has_the_best_score_and_the_mean_position() -> None:
     first, second, *_ = _merged([[10, 10, 11], [11, 12, 13]], {(0, 1): -0.1}).tokens
-    assert first == Token(10, -0.1, [Source(0, 0), Source(0, 1)])
+    assert first == Token(10, -0.1, [(0, 0), (0, 1)])
     assert first.position == 0.5
-    assert second.sources == [Source(0, 2), Source(1, 0)]
+    assert second.sources == [(0, 2), (1, 0)]
     assert second.position == 1.5
 
 
@@ -141,7 +140,7 @@ MERGE_SWITCHES: dict[str, tuple[Pieces, dict[tuple[int, int], float], list[int],
 # The same for the length: scores rise from left to right, so with two masks the first two words are masked.
 LENGTH_SWITCHES: dict[str, tuple[int, list[int], object, list[int]]] = {
     "band": (8, [0, 4, 4, 4, 12, 13, 2], 0.25, [0, 4, 4, 12, 13, 2]),
-    "adjust_to": (8, [0, 4, 4, 4, 12, 13, 2], "input", [0, 4, 4, 4, 12, 4, 13, 2]),
+    "reach_input_length": (8, [0, 4, 4, 4, 12, 13, 2], True, [0, 4, 4, 4, 12, 4, 13, 2]),
     "slot_after_eos": (9, [0, 4, 4, 4, 4, 12, 13, 2], True, [0, 4, 4, 4, 12, 13, 2, 4]),
 }
 STEADY = Sentence([0, 10, 11, 12, 13, 2], [0.0, -4.0, -3.0, -2.0, -1.0, 0.0], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
@@ -172,7 +171,7 @@ def test_a_length_rule_does_what_it_says(switch: str) -> None:
 def test_the_rule_sets_differ_where_they_should() -> None:
     assert MergeRules() == OFFICIAL
     differing = {f.name for f in dataclasses.fields(MergeRules) if getattr(OFFICIAL, f.name) != getattr(PAPER, f.name)}
-    assert differing == {"collapse_repeats", "concatenate_exact", "adjust_to"}
+    assert differing == {"collapse_repeats", "concatenate_exact", "reach_input_length"}
 
 
 # Any pieces: few different ids, so that there is much to align, and repeated scores, so that there are ties.
@@ -186,7 +185,7 @@ rule_sets = st.builds(
     edge_rules=st.booleans(),
     empty_probability=st.sampled_from([0.01, 0.25, 1.0]),
     band=st.sampled_from([0.0, 0.05, 0.1, 0.5, 1.0, 3.0]),
-    adjust_to=st.sampled_from(["edge", "input"]),
+    reach_input_length=st.booleans(),
     slot_after_eos=st.booleans(),
 )
 
@@ -291,7 +290,7 @@ def test_ties_of_the_common_subsequence(left: list[int], right: list[int], pairs
     ],
 )
 def test_wrap(tokens: list[tuple[int, int]], ids: list[int], end: float) -> None:
-    merged = Merged([Token(id, -1.0, [Source(piece, 0)]) for id, piece in tokens], [])
+    merged = Merged([Token(id, -1.0, [(piece, 0)]) for id, piece in tokens], [])
     sentence = wrap(merged, 9, bos=BOS, eos=EOS, mask=MASK)
     assert sentence.ids == ids
     assert sentence.scores == [0.0, *[-1.0] * (len(ids) - 2), 0.0]
@@ -299,7 +298,7 @@ def test_wrap(tokens: list[tuple[int, int]], ids: list[int], end: float) -> None
 
 
 def test_the_end_stands_where_it_was_first_proposed() -> None:
-    merged = Merged([Token(EOS, -1.0, [Source(4, 1), Source(3, 0)]), Token(EOS, -1.0, [Source(1, 0)])], [])
+    merged = Merged([Token(EOS, -1.0, [(4, 1), (3, 0)]), Token(EOS, -1.0, [(1, 0)])], [])
     assert wrap(merged, 9, bos=BOS, eos=EOS, mask=MASK).positions == [0.0, 3.0]
 
 
@@ -366,7 +365,7 @@ def test_the_next_input(sentence: Sentence, data: st.DataObject, input_length: i
         assert len(result.ids) == length + result.change
     else:
         assert max(length + result.change, len(visible)) <= len(result.ids) <= length
-    if rules.adjust_to == "input":
+    if rules.reach_input_length:
         assert result.change in (0, input_length - length)
 
 
@@ -390,7 +389,7 @@ def test_the_next_input(sentence: Sentence, data: st.DataObject, input_length: i
     ],
 )
 def test_length_changes_of_the_table(input_length: int, band: float, adjust_to: str, change: int) -> None:
-    rules = MergeRules(band=band, adjust_to="edge" if adjust_to == "edge" else "input")
+    rules = MergeRules(band=band, reach_input_length=adjust_to == "input")
     assert next_input(STEADY, 2, input_length, rules, mask=MASK).change == change
 
 

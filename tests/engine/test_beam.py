@@ -7,9 +7,10 @@ import torch
 from interpreter import run_interpreted
 
 from lath.config import NetworkSettings
-from lath.decoding.decoder import beam_search
+from lath.decoding.beam import beam_search
+from lath.devices import HAS_TRITON
 from lath.engine.beam import BeamSearch, batch_size
-from lath.engine.beam_attention import HAS_TRITON, BeamMask, attend_gathered
+from lath.engine.beam_attention import BeamMask, attend_gathered
 from lath.model.network import AT, build_model
 from lath.model.padding import pad
 from lath.text.vocab import EOS

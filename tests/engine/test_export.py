@@ -16,7 +16,7 @@ from conftest import CPU, Runs
 from toy import WORDS, toy_recipe, train_toy
 
 from lath.config import DecodeSettings, NetworkSettings
-from lath.engine.ctranslate2 import ALMOST_ZERO, Exported, deciding_files, is_exported, token_names
+from lath.engine.ctranslate2 import ALMOST_ZERO, CTranslate2Decoder, deciding_files, is_exported, token_names
 from lath.engine.export import QUANTIZATIONS, export
 from lath.engine.shortlist import add_shortlist
 from lath.errors import UserError
@@ -75,7 +75,7 @@ def last_norm(model: AT) -> torch.nn.LayerNorm:
 
 def check_equal(ours: list[Hypothesis], theirs: list[Hypothesis]) -> None:
     """The same text in as many steps; scores may differ in the last digits."""
-    assert [(h.text, h.iterations, h.parts) for h in theirs] == [(h.text, h.iterations, h.parts) for h in ours]
+    assert [(h.text, h.iterations, h.fragments) for h in theirs] == [(h.text, h.iterations, h.fragments) for h in ours]
     assert [h.score for h in theirs] == pytest.approx([h.score for h in ours], abs=1e-4)
 
 
@@ -137,9 +137,9 @@ def test_no_length_penalty_is_almost_none() -> None:
 
     vocab = SubwordNmtVocab([], ["a"])
     info = ModelInfo(NetworkSettings("AT"), DecodeSettings(), "xx", "yy", vocab.size, vocab.size, True, 100, 0)
-    exported = Exported(SimpleNamespace(translate_batch=translate_batch), info, vocab, vocab)
+    exported = CTranslate2Decoder(SimpleNamespace(translate_batch=translate_batch), info, vocab, vocab)
     for length_penalty in (0.0, 0.5):
-        exported.decode([[6]], DecodeSettings(length_penalty=length_penalty))
+        exported.decode(torch.tensor([[6, EOS]]), DecodeSettings(length_penalty=length_penalty))
     assert asked == [ALMOST_ZERO, 0.5]
 
 
@@ -188,7 +188,7 @@ def test_fewer_bits_are_close(learnt: Path, valid_lines: list[str], tmp_path: Pa
     ours, theirs = both(learnt, tmp_path / "out", quantization)
     same = sum(a == b for a, b in zip(ours.translate(valid_lines), theirs.translate(valid_lines), strict=True))
     assert same >= 95
-    assert theirs.model._engine.compute_type.startswith("int8" if quantization == "int8" else "float32")  # type: ignore[union-attr]
+    assert theirs.precision.startswith("int8" if quantization == "int8" else "float32")
     export(learnt, tmp_path / "whole")
     sizes = [(tmp_path / name / "model.bin").stat().st_size for name in ("out", "whole")]
     assert sizes[0] < 0.6 * sizes[1]
@@ -360,9 +360,9 @@ def test_it_has_an_engine_of_its_own(learnt: Path, tmp_path: Path) -> None:
     export(learnt, tmp_path / "out", quantization="int8")
     translator = load(tmp_path / "out", engine="auto")
     assert translator.engine == "ctranslate2"
-    assert isinstance(translator.model, Exported)
-    assert translator.model.precision.startswith("int8")
-    assert translator.works([[5, 6]]) is None
+    assert isinstance(translator.decoder, CTranslate2Decoder)
+    assert translator.precision.startswith("int8")
+    assert translator.model is None
     with pytest.raises(UserError) as refused:
         load(tmp_path / "out", engine="plain")
     assert str(refused.value) == (

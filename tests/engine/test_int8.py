@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-
 import pytest
 import torch
 from conftest import Translators
@@ -19,10 +16,7 @@ from lath.model.network import LAT, NEVER_WRITTEN, Model, Projection, Table, bes
 from lath.text.vocab import EOS, PAD
 
 KINDS = ("AT", "CMLM", "LAT")
-needs_onnx = pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxruntime")), reason="extra int8 not installed"
-)
-backends = pytest.mark.parametrize("backend", ["fbgemm", "unpacked", pytest.param("onnx", marks=needs_onnx)])
+backends = pytest.mark.parametrize("backend", ["fbgemm", "integer"])
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -64,7 +58,7 @@ def test_a_layer_is_near_the_plain_one(backend: str, levels: int, monkeypatch: p
     wanted, quantised = plain(x), Int8Linear(plain.weight, plain.bias, backend)
     rows = (quantised(x) - wanted).norm(dim=-1) / (wanted - plain.bias).norm(dim=-1)
     assert rows.max() < (0.02 if levels == LEVELS else 0.03)
-    torch.testing.assert_close(quantised.part(x, 10, 50), quantised(x)[..., 10:50])
+    torch.testing.assert_close(quantised.outputs(x, 10, 50), quantised(x)[..., 10:50])
     chosen = torch.tensor([5, 90, 5])
     torch.testing.assert_close(quantised.select(chosen)(x), quantised(x)[..., chosen])
 
@@ -163,8 +157,8 @@ def test_a_backend_that_does_not_work_is_told(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(int8, "levels_of", lambda name: None)
     with pytest.raises(UserError, match="int8 does not work on this machine; use fp32"):
         int8.choose_backend()
-    with pytest.raises(UserError, match="int8 backend 'onnx' does not work on this machine"):
-        quantise(small_model("AT"), "onnx")
+    with pytest.raises(UserError, match="int8 backend 'integer' does not work on this machine"):
+        quantise(small_model("AT"), "integer")
 
 
 def test_where_torch_has_lost_its_fastest_the_next_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,24 +168,14 @@ def test_where_torch_has_lost_its_fastest_the_next_is_taken(monkeypatch: pytest.
     monkeypatch.setitem(int8.BACKENDS, "fbgemm", gone)
     levels_of.cache_clear()
     try:
-        assert int8.choose_backend() == ("unpacked" if importlib.util.find_spec("onnxruntime") is None else "onnx")
+        assert int8.choose_backend() == "integer"
     finally:
         levels_of.cache_clear()
 
 
-def test_onnx_runtime_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    levels_of.cache_clear()
-    with pytest.raises(UserError, match=r"not installed; pip install 'lath\[int8\]'"):
-        quantise(small_model("AT"), "onnx")
-    assert isinstance(quantise(small_model("AT")).body.tables[-1], Int8Table)
-
-
 def test_an_unknown_backend_is_told() -> None:
-    with pytest.raises(
-        UserError, match="unknown int8 backend 'onx' .did you mean 'onnx'..; use fbgemm, onnx, unpacked"
-    ):
-        quantise(small_model("AT"), "onx")
+    with pytest.raises(UserError, match="unknown int8 backend 'intger' .did you mean 'integer'..; use fbgemm, integer"):
+        quantise(small_model("AT"), "intger")
 
 
 def test_few_levels_where_bytes_are_added_in_16_bits(monkeypatch: pytest.MonkeyPatch) -> None:

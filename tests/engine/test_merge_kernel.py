@@ -24,8 +24,8 @@ import torch
 from merge_cases import EVERY_SWITCH, OFFICIAL, PAPER, Case
 
 from lath.config import MergeRules
-from lath.engine.merge_batch import MergeStep
-from lath.engine.merge_kernel import Scratch, _Rules, allocate_outputs, available, merge_on_device
+from lath.decoding.pieces import MergeStep
+from lath.engine.merge_kernel import Scratch, _Rules, available, merge_on_device, merge_plainly
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,7 +54,7 @@ def every_switch() -> list[str]:
 def more_than_a_tile() -> list[str]:
     """A sentence of more pieces, words and scores than are handled side by side."""
     pieces, scores = merge_cases.noisy_truth(random.Random(3), 45, 3)
-    case = Case("45 pieces", [pieces, pieces[:2]], [scores, scores[:2]], [60, 2], MergeStep(OFFICIAL, 1, 2, 70))
+    case = Case("45 pieces", [pieces, pieces[:2]], [scores, scores[:2]], MergeStep(OFFICIAL, 1, 2, 70))
     return merge_cases.differences(case, merge_on_device)
 
 
@@ -62,26 +62,7 @@ def pieces_of_eight() -> list[str]:
     """The longest pieces: their patterns fill all bits of an integer."""
     made = [merge_cases.confusing(random.Random(seed), 5, 8) for seed in range(3)]
     step = MergeStep(PAPER, 1, 3, 60)
-    return merge_cases.differences(
-        Case("K8", [p for p, _ in made], [s for _, s in made], [5] * 3, step), merge_on_device
-    )
-
-
-def buffers_that_are_given() -> list[str]:
-    """The next lengths may be written over those that are read, and old contents show nowhere."""
-    case = merge_cases.random_case(5, 4, 6)
-    step = MergeStep(OFFICIAL, 1, 2, 30)
-    tokens, scores, lengths, aims = case.tensors()
-    expected = merge_on_device(tokens, scores, lengths, aims, step)
-    out = allocate_outputs(tokens, scores, step.limit)._replace(next_lengths=lengths)
-    for tensor in (out.ids, out.scores, out.lengths, out.next_ids):
-        tensor.fill_(99)
-    found = merge_on_device(tokens, scores, lengths, aims, step, out)
-    return [
-        name
-        for name, one, other in zip(expected._fields, found, expected, strict=True)
-        if not torch.equal(one, other) or getattr(out, name) is not one
-    ]
+    return merge_cases.differences(Case("K8", [p for p, _ in made], [s for _, s in made], step), merge_on_device)
 
 
 CHECKS: tuple[Callable[[], list[str]], ...] = (
@@ -90,12 +71,16 @@ CHECKS: tuple[Callable[[], list[str]], ...] = (
     every_switch,
     more_than_a_tile,
     pieces_of_eight,
-    buffers_that_are_given,
 )
 
 
 def test_the_module_can_be_imported_without_triton() -> None:
     assert available() == (importlib.util.find_spec("triton") is not None)
+
+
+def test_plain_merging_in_tensors_is_the_plain_merger() -> None:
+    cases = [merge_cases.random_case(seed) for seed in range(200)]
+    assert [line for case in cases for line in merge_cases.differences(case, merge_plainly, extra=1)] == []
 
 
 def test_scratch_holds_what_no_overlap_leaves() -> None:

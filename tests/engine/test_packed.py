@@ -9,17 +9,18 @@ import torch
 from drawn import SMALL, batch_of, generator
 
 from lath.config import Kind, ObjectiveSettings
-from lath.engine.packed import PackSizes, make_bounds, pack_places, pack_rows, sentence_numbers
-from lath.model.network import build_model
-from lath.training.objective import (
-    Totals,
-    chunked_cross_entropy,
-    draw_examples,
-    loss_share,
+from lath.engine.cross_entropy import chunked_cross_entropy
+from lath.engine.packed import (
+    PackSizes,
+    make_bounds,
     pack_examples,
+    pack_places,
+    pack_rows,
     packed_loss_share,
-    token_losses,
+    sentence_numbers,
 )
+from lath.model.network import build_model
+from lath.training.objective import Totals, draw_examples, loss_share, token_losses
 
 
 def gradient_of(model: torch.nn.Module) -> torch.Tensor:

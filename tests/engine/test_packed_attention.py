@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from interpreter import run_interpreted
 
-from lath.engine.packed_attention import has_packed_kernel
-from lath.engine.top_tokens import HAS_TRITON
+from lath.devices import HAS_TRITON
 
 SAME = """
 import torch
 from lath.engine.packed_attention import attend_in_sentences
-from lath.engine.packed import packed_attention, packed_mask
+from lath.engine.packed import Packed, packed_mask
 generator = torch.Generator().manual_seed(1)
 
 def bounds(*lengths):
@@ -26,8 +24,8 @@ for queries, keys, causal, size in [(short, long, False, 16), (many, many, True,
     query = torch.randn(count, 3, 2, size, generator=generator)[:, 0].requires_grad_()
     key, value = torch.randn(other, 3, 2, size, generator=generator).unbind(1)[:2]
     inputs = (query, key.requires_grad_(), value.requires_grad_())
-    mask = packed_mask(queries, count, keys, other, causal)
-    expected = packed_attention(*inputs, mask)  # on the CPU, so by the plain form
+    mask = packed_mask(*(Packed(torch.zeros(int(ends[-1])), None, ends) for ends in (queries, keys)), causal)
+    expected = mask.attend(*inputs)  # on the CPU, so by the plain form
     found = attend_in_sentences(*inputs, mask.key_spans, mask.query_spans, causal)
     assert torch.allclose(found, expected, atol=1e-5), (found - expected).abs().max()
     outer = torch.randn(expected.shape, generator=generator)
@@ -39,7 +37,3 @@ for queries, keys, causal, size in [(short, long, False, 16), (many, many, True,
 @pytest.mark.skipif(not HAS_TRITON, reason="no Triton here")
 def test_the_kernels_compute_what_the_plain_form_computes() -> None:
     run_interpreted(SAME)
-
-
-def test_the_cpu_has_no_kernel() -> None:
-    assert not has_packed_kernel(torch.zeros(4, 2, 16))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from interpreter import run_interpreted
 
-from lath.engine.top_tokens import HAS_TRITON, has_kernel
+from lath.devices import HAS_TRITON
 
 SAME = """
 import torch
@@ -28,7 +27,3 @@ assert top_tokens_by_kernel(tied, 200, (0,), 3)[1].tolist() == [[1, 2, 3]]
 @pytest.mark.skipif(not HAS_TRITON, reason="no Triton here")
 def test_the_kernels_choose_what_the_plain_way_chooses() -> None:
     run_interpreted(SAME)
-
-
-def test_the_cpu_has_no_kernel() -> None:
-    assert not has_kernel(torch.zeros(2, 40), ())

@@ -10,12 +10,12 @@ import torch
 from lath.config import DecodeSettings, Kind, NetworkSettings, ObjectiveSettings
 from lath.decoding.decoder import decode
 from lath.devices import choose_device
-from lath.engine.packed import PackSizes, make_bounds, packed_attention, packed_mask
+from lath.engine.packed import Packed, PackSizes, make_bounds, pack_examples, packed_loss_share, packed_mask
 from lath.model.network import build_model
 from lath.model.padding import pad
 from lath.text.vocab import BOS, EOS
 from lath.training.batches import Batch
-from lath.training.objective import Totals, draw_examples, loss_share, pack_examples, packed_loss_share
+from lath.training.objective import Totals, draw_examples, loss_share
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
@@ -73,8 +73,8 @@ def test_attention_inside_sentences_is_the_plain_form(causal: bool, dtype: torch
     results = []
     for tensors in (drawn.float(), drawn.to(choose_device("cuda"))):  # the CPU has the plain form alone
         inputs = [tensor.clone().requires_grad_() for tensor in tensors[:3]]
-        own = bounds.to(tensors.device)
-        mixed = packed_attention(*inputs, packed_mask(own, len(inputs[0]), own, len(inputs[0]), causal))
+        packed = Packed(inputs[0][:, 0, 0], inputs[0][:, 0, 0], bounds.to(tensors.device))
+        mixed = packed_mask(packed, packed, causal).attend(*inputs)
         results.append([mixed, *torch.autograd.grad(mixed, inputs, tensors[3])])
     for expected, found in zip(*results, strict=True):
         assert torch.allclose(found.cpu().float(), expected.float(), atol=tolerance)

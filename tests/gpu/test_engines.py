@@ -13,13 +13,16 @@ from torch.nn import functional
 from wild import SMALL, WAYS, sentences, wild_model
 
 from lath.config import DecodeSettings, Kind, NetworkSettings
-from lath.decoding.decoder import beam_search, decode
+from lath.decoding.beam import beam_search
+from lath.decoding.decoder import decode
 from lath.devices import choose_device
 from lath.engine.beam import BeamSearch
 from lath.engine.beam_attention import BeamMask, _attend_through_table, attend_few, attend_gathered, few_queries
-from lath.engine.decoding import RecordedDecoder
+from lath.engine.fused import FusedLocalTranslator, FusedResidual, fuse
 from lath.engine.graphs import Recording
 from lath.engine.passes import Passes
+from lath.engine.recorded import RecordedDecoder
+from lath.engine.top_tokens import top_tokens_by_kernel
 from lath.model.network import AT, LocalTranslator, Residual, build_model, padded_size, top_tokens
 from lath.model.padding import pad
 from lath.text.vocab import EOS
@@ -62,7 +65,9 @@ def test_recorded_beam_search_is_the_plain_one(beam: int) -> None:
         for name, parameter in model.named_parameters():
             if "table" in name or "positions" in name:
                 parameter.mul_(12)
-    search = BeamSearch(model, beam, 0.6)
+    fused = fuse(model)
+    assert isinstance(fused, AT)
+    search = BeamSearch(fused, beam, 0.6)
     for count in (1, 7, 64, 7):
         source = pad(random_sentences(count, count)).to("cuda")
         with torch.inference_mode():
@@ -92,7 +97,7 @@ def test_the_kernels_choose_the_tokens_that_the_cpu_chooses(
 ) -> None:
     generator = torch.Generator().manual_seed(1)
     logits = (3 * torch.randn(rows, padded_size(size), generator=generator)).to(dtype)
-    found = top_tokens(logits.cuda(), size, (0, 3), count)
+    found = top_tokens_by_kernel(logits.cuda(), size, (0, 3), count)
     expected = top_tokens(logits, size, (0, 3), count)
     assert torch.allclose(found[0].cpu(), expected[0], atol=1e-4)
     # Narrow numbers are often equal, and equals may come in any order: what counts is that the values are these.
@@ -106,7 +111,7 @@ def test_recorded_passes_give_what_the_cpu_gives(kind: Kind, way: str) -> None:
     for count in (1, 7, 16):
         source = sentences(count, count)
         expected = decode(model.cpu(), source, settings)
-        found = Passes(model.cuda(), settings).decode(source)
+        found = Passes(fuse(model.cuda()), settings).decode(source)  # type: ignore[arg-type]
         assert [result.ids for result in found] == [result.ids for result in expected]
         assert [result.iterations for result in found] == [result.iterations for result in expected]
 
@@ -135,9 +140,9 @@ def test_fused_layers_compute_what_the_plain_ones_compute(dtype: torch.dtype) ->
     x, added, cell = (torch.randn(shape, generator=generator) for _ in range(3))
     with torch.inference_mode():
         expected = residual(x, added), *local(x, added, cell)
-        residual, local = residual.to("cuda", dtype), local.to("cuda", dtype)
         given = [tensor.to("cuda", dtype) for tensor in (x, added, cell)]
-        found = residual(*given[:2]), *local(*given)
+        fused = FusedResidual(residual.to("cuda", dtype)), FusedLocalTranslator(local.to("cuda", dtype))
+        found = fused[0](*given[:2]), *fused[1](*given)
     for one, other in zip(found, expected, strict=True):
         assert torch.allclose(one.float().cpu(), other, atol=tolerance)
 
@@ -153,7 +158,7 @@ def test_batch_after_batch_while_the_device_works_on_the_next(kind: Kind) -> Non
                 parameter.mul_(12)
     sources = [sentences(count, count) for count in (3, 16, 3, 1, 16)]
     expected = [decode(model.cpu(), source, settings) for source in sources]
-    decoder = RecordedDecoder(model.cuda(), choose_device("cuda"))
+    decoder = RecordedDecoder(fuse(model.cuda()))
     for _ in range(2):  # the second time nothing is recorded any more
         found = list(decoder.decode_many(iter(sources), settings))
         assert [[r.ids for r in batch] for batch in found] == [[r.ids for r in batch] for batch in expected]

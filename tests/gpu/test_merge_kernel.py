@@ -8,12 +8,12 @@ import random
 import merge_cases
 import pytest
 import torch
-from merge_cases import EVERY_SWITCH, OFFICIAL, PAPER, Case, Expected
+from merge_cases import EVERY_SWITCH, OFFICIAL, PAPER, Case
 from torch import Tensor
 
 from lath.config import MergeRules
-from lath.engine.merge_batch import MergedBatch, MergeStep, merge_batch
-from lath.engine.merge_kernel import allocate_outputs, available, merge_on_device
+from lath.decoding.pieces import MergeStep
+from lath.engine.merge_kernel import MergedBatch, available, merge_on_device, merge_plainly
 from lath.text.vocab import BOS, EOS, MASK, PAD
 
 pytestmark = [
@@ -21,16 +21,13 @@ pytestmark = [
     pytest.mark.skipif(not available(), reason="Triton is not installed"),
 ]
 
-BATCHES = 10_000
-SENTENCES, PIECES = 4, 16
-"""Of each of these batches."""
-ALIKE = 200
-"""Batches that share rules, pass and limit: the batched merger takes them all at once."""
+SENTENCES, PIECES = 400, 16
+"""Of each random batch."""
 
 
-def on_the_gpu(tokens: Tensor, scores: Tensor, lengths: Tensor, aims: Tensor, step: MergeStep) -> MergedBatch:
+def on_the_gpu(tokens: Tensor, scores: Tensor, lengths: Tensor, step: MergeStep) -> MergedBatch:
     """The kernel on tensors of the CPU."""
-    return _on_the_cpu(merge_on_device(tokens.cuda(), scores.cuda(), lengths.cuda(), aims.cuda(), step))
+    return _on_the_cpu(merge_on_device(tokens.cuda(), scores.cuda(), lengths.cuda(), step))
 
 
 def _on_the_cpu(merged: MergedBatch) -> MergedBatch:
@@ -50,21 +47,17 @@ def test_recorded_pieces_under_both_rule_sets(rules: MergeRules) -> None:
 
 @pytest.mark.parametrize(("rules", "length"), [*zip(EVERY_SWITCH, (3, 3, 2, 4, 5, 6), strict=True)])
 def test_random_batches(rules: MergeRules, length: int) -> None:
-    """With the others of its sort 10,000 batches: against the batched merger, and one in a hundred the plain one."""
+    """Every pass and limit, 400 sentences each: 28,800 with the other rules."""
     generator = torch.Generator().manual_seed(length)
-    for number in range(-(-BATCHES // (len(EVERY_SWITCH) * ALIKE))):
+    for number in range(12):
         step = MergeStep(rules, 1 + number % 4, 4, (4, 24, PIECES * length)[number % 3])
-        tensors = _random_pieces(ALIKE * SENTENCES, length, generator)
-        expected = merge_batch(*tensors, step)
-        batches = zip(*(tensor.cuda().split(SENTENCES) for tensor in tensors), strict=True)
-        parts = [merge_on_device(*batch, step) for batch in batches]
-        for name, one, *others in zip(expected._fields, expected, *parts, strict=True):
-            assert torch.equal(torch.cat(others).cpu(), one), (name, number)
-        sample = _case(tensors, step)
-        assert merge_cases.plain(sample) == merge_cases.told(MergedBatch(*(t[:8] for t in expected)))
+        tensors = _random_pieces(SENTENCES, length, generator)
+        expected = merge_plainly(*tensors, step)
+        for name, one, other in zip(expected._fields, expected, on_the_gpu(*tensors, step), strict=True):
+            assert torch.equal(one, other), (name, number)
 
 
-def _random_pieces(count: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _random_pieces(count: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """Windows of sentences with few words, some tokens wrong: overlaps, repeats and ties everywhere."""
 
     def draw(low: int, high: int, *shape: int) -> Tensor:
@@ -80,39 +73,28 @@ def _random_pieces(count: int, length: int, generator: torch.Generator) -> tuple
         draw(-16, 0, *windows.shape) / 8,
         -torch.rand(windows.shape, generator=generator) * 3,
     )
-    lengths = draw(1, PIECES + 1, count)
-    aims = torch.where(draw(0, 2, count) == 0, lengths, draw(2, 2 * PIECES, count))
-    return tokens, scores, lengths, aims
-
-
-def _case(tensors: tuple[Tensor, Tensor, Tensor, Tensor], step: MergeStep) -> Case:
-    tokens, scores, lengths, aims = (tensor[:8] for tensor in tensors)
-    pieces = [row[:length].tolist() for row, length in zip(tokens, lengths, strict=True)]
-    kept = [row[:length].tolist() for row, length in zip(scores, lengths, strict=True)]
-    return Case("random", pieces, kept, aims.tolist(), step)
+    return tokens, scores, draw(1, PIECES + 1, count)
 
 
 @pytest.mark.parametrize(("count", "length"), [(160, 3), (256, 6)])
 def test_long_sentences(count: int, length: int) -> None:
     made = [merge_cases.noisy_truth(random.Random(seed), count - 7 * seed, length) for seed in range(4)]
-    case = Case("long", [p for p, _ in made], [s for _, s in made], [count] * 4, MergeStep(OFFICIAL, 1, 4, 512))
+    case = Case("long", [p for p, _ in made], [s for _, s in made], MergeStep(OFFICIAL, 1, 4, 512))
     assert merge_cases.differences(case, on_the_gpu) == []
     assert merge_cases.differences(dataclasses.replace(case, step=MergeStep(PAPER, 2, 4, 512)), on_the_gpu) == []
 
 
 def test_in_a_cuda_graph() -> None:
-    """Captured once, it merges whatever stands in its buffers, and writes each next length over the last."""
+    """Captured once, it merges whatever stands in its buffers."""
     step = MergeStep(OFFICIAL, 1, 2, 40)
-    first, second = (_random_pieces(SENTENCES, 3, torch.Generator().manual_seed(seed)) for seed in (1, 2))
-    tokens, scores, lengths, _ = (tensor.cuda() for tensor in first)
-    out = allocate_outputs(tokens, scores, step.limit)._replace(next_lengths=lengths)
-    merge_on_device(tokens, scores, lengths, lengths, step, out)  # compiles
+    first, second = (_random_pieces(4, 3, torch.Generator().manual_seed(seed)) for seed in (1, 2))
+    buffers = [tensor.cuda() for tensor in first]
+    merge_on_device(*buffers, step)  # compiles
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        merge_on_device(tokens, scores, lengths, lengths, step, out)
+        out = merge_on_device(*buffers, step)
     for given in (first, second):
-        for buffer, tensor in zip((tokens, scores, lengths), given, strict=False):
+        for buffer, tensor in zip(buffers, given, strict=True):
             buffer.copy_(tensor)
         graph.replay()
-        expected: list[Expected] = merge_cases.told(merge_batch(*given[:3], given[2], step))
-        assert merge_cases.told(_on_the_cpu(out)) == expected
+        assert merge_cases.told(_on_the_cpu(out)) == merge_cases.told(merge_plainly(*given, step))

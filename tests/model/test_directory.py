@@ -13,7 +13,7 @@ import torch
 from conftest import CPU, Runs
 from safetensors.torch import load_file, save_file
 
-from lath.config import DecodeSettings, MergeRules, NetworkSettings
+from lath.config import DecodeSettings, NetworkSettings
 from lath.errors import UserError
 from lath.model.directory import (
     CONFIG,
@@ -94,7 +94,7 @@ def test_what_is_saved_is_loaded(toy_run: Runs, tmp_path: Path, kind: str) -> No
 
 def test_settings_survive_in_config_json(model_copy: Path) -> None:
     loaded = load_model(model_copy, CPU)
-    decode = DecodeSettings(iterations=9, rules="paper", merge=MergeRules(band=2, slot_after_eos=True))
+    decode = DecodeSettings(iterations=9, rules="paper")
     info = ModelInfo(TINY, decode, "de", "en", 350, 350, True, 77, 5)
     save_model(model_copy.with_name("new"), loaded.model.state_dict(), info, (loaded.source_vocab, loaded.target_vocab))
     assert read_info(model_copy.with_name("new")) == info
@@ -222,7 +222,7 @@ def drop_setting(directory: Path) -> None:
         ),
         (
             lambda d: change_config(d, format=7),
-            "{d}/config.json: format 7, but this version of lath reads format 1; update lath",
+            "{d}/config.json: format 7, but this version of lath reads formats 1 and 2; update lath",
         ),
         (
             lambda d: change_config(d, max_lenght=3),
@@ -511,7 +511,7 @@ def test_a_state_of_another_format_is_told(tmp_path: Path) -> None:
     path = checkpoint.directory / STATE
     path.write_text('{"format": 2, "steps": 3}', encoding="utf-8")
     told = refusal(lambda: list_checkpoints(tmp_path))
-    assert told == f"{path}: format 2, but this version of lath reads format 1; update lath"
+    assert told == f"{path}: format 2, but this version of lath reads formats 1 and 2; update lath"
 
 
 def test_a_run_is_averaged_by_its_best(toy_run: Runs, tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_what_is_given_stays_as_it_is() -> None:
 
 
 def int8_layers(model: Model) -> dict[str, Int8Linear]:
-    quantised = quantise(model, "unpacked")
+    quantised = quantise(model, "integer")
     return {name: module for name, module in quantised.named_modules() if isinstance(module, Int8Linear)}
 
 
