@@ -1,4 +1,4 @@
-"""The one exception a user meets, and the "did you mean" that goes with it."""
+"""The exception for mistakes of the user, and its "did you mean" hint."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake the user can mend: the message says what, where, and what to do.
+    """A mistake that the user can fix; the message names the problem, the place and the remedy.
 
-    The command line prints it as one line and exits with 2; no traceback.
+    The command line prints it on one line, without a traceback, and exits with code 2.
     """
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint to append to an "unknown X" message; empty when nothing is near.
+    """A hint to append to an "unknown X" message; empty when no known word is similar.
 
     >>> did_you_mean("stpes", ["steps", "seed"])
     " (did you mean 'steps'?)"
     """
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    similar = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" (did you mean {similar[0]!r}?)" if similar else ""

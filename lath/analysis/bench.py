@@ -223,7 +223,7 @@ def measure(rows: Sequence[Row], text: Text, ways: Ways) -> list[Times]:
 
         def each(turn: Callable[[Row, Text, Ways, Times], None]) -> None:
             for row, found, memory in zip(rows, times, memories, strict=True):
-                bar.tell(row.name)
+                bar.note(row.name)
                 with memory.at_work():
                     turn(row, text, ways, found)
                 bar.advance()
@@ -356,7 +356,7 @@ def bleu_scores(rows: Sequence[Row], lines: list[str], right: list[str], batch: 
     scores = []
     with Bar("scoring", len(rows), "rows") as bar:
         for row in rows:
-            bar.tell(row.name)
+            bar.note(row.name)
             scores.append(evaluate(row.translate(lines, batch), right).bleu)
             bar.advance()
     return scores
