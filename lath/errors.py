@@ -1,9 +1,9 @@
-"""The exception for mistakes of the user, and its "did you mean" hint."""
+"""The exception for mistakes of the user, and the hints in its messages."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class UserError(Exception):
@@ -21,3 +21,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     similar = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" (did you mean {similar[0]!r}?)" if similar else ""
+
+
+def one_of(names: Sequence[str]) -> str:
+    """The names as a list to choose from.
+
+    >>> one_of(["auto", "plain", "recorded"])
+    'auto, plain or recorded'
+    """
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

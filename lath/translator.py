@@ -17,7 +17,7 @@ import torch
 from lath.config import DecodeSettings, check_decode, settings_from_tree, to_tree
 from lath.decoding.decoder import Decoded, Pass
 from lath.devices import choose_device, choose_precision
-from lath.engine.ctranslate2 import Exported, LoadedExport, is_exported, load_exported
+from lath.engine.ctranslate2 import Exported, LoadedExport, load_exported
 from lath.engine.decoding import (
     BatchedDecoder,
     PlainDecoder,
@@ -30,7 +30,7 @@ from lath.engine.decoding import (
 from lath.engine.shortlist import Shortlist, has_shortlist, load_shortlist
 from lath.errors import UserError
 from lath.model.bundled import find_model
-from lath.model.directory import LoadedModel, ModelInfo, load_model
+from lath.model.directory import LoadedModel, ModelInfo, is_exported, load_model
 from lath.model.network import Model
 from lath.model.padding import pad
 from lath.text.segment import split_long

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from lath.config import DecodeSettings
-from lath.decoding.decoder import Decoded, MergedPass, decode, decode_pieces, merge_rows
+from lath.decoding.decoder import Decoded, MergedPass, MergeRows, decode, decode_pieces, merge_rows
 from lath.decoding.merge import Sentence
 from lath.devices import PRECISIONS
 from lath.engine.beam import BeamSearch, batch_size
@@ -45,13 +45,23 @@ def with_precision(model: Model, precision: str) -> Model:
 class PlainDecoder:
     """Decoding as decode.py writes it down."""
 
-    def __init__(self, model: Model, device: torch.device, shortlist: Shortlist | None = None) -> None:
-        self.model, self.device, self.shortlist = model, device, shortlist
+    def __init__(
+        self,
+        model: Model,
+        device: torch.device,
+        shortlist: Shortlist | None = None,
+        *,
+        merge: MergeRows = merge_rows,
+    ) -> None:
+        self.model, self.device, self.shortlist, self.merge = model, device, shortlist, merge
 
     def decode(self, source: Tensor, settings: DecodeSettings, trace: bool = False) -> list[Decoded]:
         """Translate B x S source tokens (each sentence ends in EOS)."""
         if settings.shortlist:
             return decode_shortlisted(self.model, source, settings, _required(self.shortlist, self.device), trace)
+        if isinstance(self.model, LAT) and self.merge is not merge_rows:
+            with torch.inference_mode():
+                return decode_pieces(self.model, source.to(self.device), settings, trace, self.merge)
         return decode(self.model, source.to(self.device), settings, trace)
 
 
@@ -67,7 +77,7 @@ class BatchedDecoder:
     """Decoding for a CPU: plain, but that the pieces of a larger batch are merged together."""
 
     def __init__(self, model: Model, device: torch.device, shortlist: Shortlist | None = None) -> None:
-        self.model, self.device = model, device
+        self.model, self.device, self.merge = model, device, merge_suitably
         self._plain = PlainDecoder(model, device, shortlist)
 
     @torch.inference_mode()
@@ -95,6 +105,14 @@ def merge_together(
         MergedPass(Sentence(ids[:length], scores[:length], []), following[:following_length], None)
         for ids, scores, length, following, following_length in rows
     ]
+
+
+def merge_suitably(
+    inputs: list[list[int]], written: Pieces, aims: list[int], settings: DecodeSettings, iteration: int, limit: int
+) -> list[MergedPass]:
+    """Merge a large batch with `merge_together` and a small one with `merge_rows`."""
+    merge = merge_together if len(inputs) >= MERGE_TOGETHER else merge_rows
+    return merge(inputs, written, aims, settings, iteration, limit)
 
 
 class RecordedDecoder:
