@@ -37,7 +37,7 @@ class Bar:
             self._bar.update(count)
 
     def note(self, text: str) -> None:
-        """Show a short text beside the bar."""
+        """Show a short text next to the bar."""
         if self._bar is not None:
             self._bar.set_postfix_str(text)
 

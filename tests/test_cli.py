@@ -22,7 +22,6 @@ from typing import Any
 import pytest
 from conftest import Runs
 
-import lath.distill
 import lath.model.bundled
 import lath.model.compress
 import lath.model.directory
@@ -263,7 +262,7 @@ def test_translate_needs_no_model(bundled: Path, text: Path, capsys: Capsys, mon
         with text.open(encoding="utf-8") as stream, monkeypatch.context() as patch:
             patch.setattr(sys, "stdin", stream)
             assert ok(capsys, "translate", *arguments) == translated
-    Path("de-en").mkdir()  # which the default is not, whatever it holds
+    Path("de-en").mkdir()  # the default model is the bundled one, not this
     assert ok(capsys, "translate", text) == translated
 
 
@@ -799,10 +798,9 @@ def test_a_full_disk_while_averaging_compressing_or_distilling(
             f"disk full while writing {out}: free some space and run the same command again"
         )
     with monkeypatch.context() as patch:
-        patch.setattr(lath.distill, "_repeated", full)
-        assert refused(capsys, "distill", toy_run("AT") / "model", text, out) == (
-            f"disk full while writing {out}: free some space and run the same command again"
-        )
+        patch.setattr(lath.translator.Translator, "hypotheses", full)
+        message = refused(capsys, "distill", toy_run("AT") / "model", text, out)
+        assert message.startswith("disk full while writing ")
     assert not out.exists()
     ok(capsys, "distill", toy_run("AT") / "model", text, out)
 
@@ -880,7 +878,7 @@ def test_progress_is_shown_on_a_terminal_only(
 # ---- Ctrl-C --------------------------------------------------------------------------------------------------------
 
 
-def test_an_interrupted_verb_says_so(
+def test_an_interrupted_verb_exits_with_130(
     toy_run: Runs, text: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:

@@ -175,7 +175,7 @@ def _systems(sentences: int) -> tuple[list[str], list[str], list[str]]:
 
 
 def test_draws_from_counts_equal_draws_from_text() -> None:
-    """The fast way (counts once for each sentence) against the plain one (score each drawn text anew)."""
+    """Statistics collected once per sentence give the same scores as scoring every draw by itself."""
     first, second, references = _systems(20)
     fast = compare(first, second, references, tokenised=True, samples=40, seed=3)
     draws = np.random.default_rng(3).choice(20, size=(40, 20), replace=True)

@@ -108,7 +108,7 @@ def load_rows(models: Sequence[Path], settings: BenchSettings) -> list[Row]:
     rows: list[Row] = []
     for path, label in zip(models, labels(models), strict=True):
         before = _gpu_bytes()
-        # An exported model has the precision it was exported with, whatever is asked for the others.
+        # An exported model has a fixed precision; --precision is for the others.
         loaded = load(path, settings.device, AUTO if is_exported(path) else settings.precision)
         weights = _gpu_bytes() - before
         also_plain = settings.plain and loaded.engine not in ("plain", "ctranslate2")

@@ -37,7 +37,7 @@ SIDES = ("source", "target")
 REASONS = ("empty", "too long", "ratio")
 """Why a pair may be dropped, in the order of the checks."""
 
-_CHUNK = 10_000
+CHUNK_PAIRS = 10_000
 """Pairs encoded at once: enough to use all cores, few enough to need little memory."""
 _OFFSET = np.dtype("<i8")
 
@@ -181,7 +181,7 @@ def _write_split(
     with contextlib.ExitStack() as stack:
         files = [[stack.enter_context(open(path, "wb")) for path in _side_paths(stem, side)] for side in SIDES]
         sides = [_SideWriter(tokens, offsets, dtype) for tokens, offsets in files]
-        for chunk in chunks(pairs, _CHUNK):
+        for chunk in chunks(pairs, CHUNK_PAIRS):
             lines = zip(*chunk, strict=True)
             encoded = [vocab.encode_lines(side) for vocab, side in zip(vocabs, lines, strict=True)]
             reasons = [drop_reason(len(source), len(target), data) for source, target in zip(*encoded, strict=True)]

@@ -309,7 +309,7 @@ def test_an_exported_model_is_a_peer(toy_run: Runs, source: Path, tmp_path: Path
     model, exported = toy_run("AT") / "model", tmp_path / "at-int8"
     assert main(["export", str(model), str(exported), "--quantization", "int8"]) == 0
     capsys.readouterr()
-    # Its own precision, whatever the others are asked for; and the plain engine is not for it.
+    # --precision and --plain do not apply to the exported model.
     code, out, _ = run(capsys, model, exported, source, *QUICK, "--precision", "bf16", "--plain", "--set",
                        "decode.beam=2", "--against", "at-int8/beam:2")  # fmt: skip
     assert code == 0

@@ -90,7 +90,7 @@ def test_parts_of_a_long_line_are_numbered() -> None:
     assert text.count("Pass 1 of 1") == 2
 
 
-def test_a_hypothesis_without_passes_says_so() -> None:
+def test_a_hypothesis_without_passes() -> None:
     assert explain(Hypothesis("the dog", 0.0, 3), WORDS).splitlines() == [
         "No passes to show: the line is blank, the model is autoregressive (AT), or there is no trace.",
         "Translation: the dog",
@@ -116,7 +116,7 @@ def test_a_real_translation_is_shown_completely(wild: Translators, kind: str) ->
     assert text.count("  merged:" if kind == "LAT" else "  filled:") == 3
 
 
-# ---- things --------------------------------------------------------------------------------------------------------
+# ---- files and directories -----------------------------------------------------------------------------------------
 
 
 def test_a_recipe_is_shown_with_every_default(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def change_settings(run: Path, **changes: object) -> None:
     (run / "resolved.json").write_text(json.dumps(tree), encoding="utf-8")
 
 
-def test_a_run_that_stopped_early_says_so(run: Path) -> None:
+def test_a_run_that_stopped_early(run: Path) -> None:
     change_settings(run, steps=90)  # prolonged, and not yet gone on with
     assert show(run).splitlines()[-1] == "  unfinished; continue with lath train ... --resume"
     change_settings(run, patience=1)

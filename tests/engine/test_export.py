@@ -16,6 +16,7 @@ from conftest import CPU, Runs
 from toy import WORDS, toy_recipe, train_toy
 
 from lath.config import DecodeSettings, NetworkSettings
+from lath.decoding.decoder import decode
 from lath.engine.ctranslate2 import ALMOST_ZERO, Exported, deciding_files, token_names
 from lath.engine.export import QUANTIZATIONS, export
 from lath.engine.shortlist import add_shortlist
@@ -23,6 +24,7 @@ from lath.errors import UserError
 from lath.files import read_lines
 from lath.model.directory import ModelInfo, is_exported, load_model, save_model
 from lath.model.network import AT, NEVER_WRITTEN_AFTER_BEGIN, DecoderLayer, build_model
+from lath.model.padding import pad
 from lath.text.vocab import EOS, PAD, SPECIALS, SubwordNmtVocab, Vocab, learn_sentencepiece
 from lath.translator import Hypothesis, Translator, load
 
@@ -91,13 +93,13 @@ def test_float32_is_our_beam_search(
     settings = {"beam": beam, "length_penalty": length_penalty, "batch_sentences": 30}
     lines = [*valid_lines, *LINES]
     expected = list(ours.hypotheses(lines, **settings))
-    assert len({hypothesis.text for hypothesis in expected}) > 90  # else the equality says little
+    assert len({hypothesis.text for hypothesis in expected}) > 90  # otherwise equality would mean little
     check_equal(expected, list(theirs.hypotheses(lines, **settings)))
 
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_a_sentence_that_never_ends(toy_run: Runs, tmp_path: Path, beam: int) -> None:
-    """Each is cut off at its own limit, whatever shares the batch."""
+    """Each is cut off at its own limit, independent of the batch."""
 
     def never_end(model: AT) -> None:
         model.body.output_matrix[EOS] *= -1
@@ -144,7 +146,7 @@ def test_no_length_penalty_is_almost_none() -> None:
 
 
 def test_forbidden_tokens_are_never_written(toy_run: Runs, tmp_path: Path) -> None:
-    """Greedy search tells exactly: whatever share of the probability is forbidden, the rest keep their order."""
+    """With greedy search the translations are equal: forbidden tokens change the probabilities, not their order."""
 
     def love_padding(model: AT) -> None:
         make_wild(model)
@@ -154,11 +156,14 @@ def test_forbidden_tokens_are_never_written(toy_run: Runs, tmp_path: Path) -> No
     sentences = [ours.source_vocab.encode(line) for line in LINES if line.strip()]
     for beam in (1, 3):
         settings = ours.settings(beam=beam)
-        written = [result.decoded.ids for result in theirs._decode_all(sentences, settings, False)]
+        assert isinstance(theirs.model, Exported)
+        written = [decoded.ids for decoded in theirs.model.decode(sentences, settings)]
         forbidden = {*NEVER_WRITTEN_AFTER_BEGIN, *range(ours.target_vocab.size, 1000)}
         assert [ids for ids in written if forbidden & set(ids)] == []
         if beam == 1:
-            assert written == [result.decoded.ids for result in ours._decode_all(sentences, settings, False)]
+            assert isinstance(ours.model, AT)
+            source = pad([[*sentence, EOS] for sentence in sentences])
+            assert written == [decoded.ids for decoded in decode(ours.model, source, settings)]
 
 
 def test_two_vocabularies(toy_folder: Path, tmp_path: Path) -> None:
@@ -188,7 +193,7 @@ def test_fewer_bits_are_close(learnt: Path, valid_lines: list[str], tmp_path: Pa
     ours, theirs = both(learnt, tmp_path / "out", quantization)
     same = sum(a == b for a, b in zip(ours.translate(valid_lines), theirs.translate(valid_lines), strict=True))
     assert same >= 95
-    assert theirs.model._engine.compute_type.startswith("int8" if quantization == "int8" else "float32")  # type: ignore[union-attr]
+    assert theirs.precision.startswith("int8" if quantization == "int8" else "float32")
     export(learnt, tmp_path / "whole")
     sizes = [(tmp_path / name / "model.bin").stat().st_size for name in ("out", "whole")]
     assert sizes[0] < 0.6 * sizes[1]

@@ -155,8 +155,8 @@ def test_ids_take_two_bytes_where_they_fit(model_copy: Path, entries: int, store
     assert loaded.candidates(torch.tensor([2])).tolist() == [*range(len(SPECIALS)), entries - 2, entries - 1]
 
 
-def test_a_file_of_before_is_read(model_copy: Path, toy_folder: Path) -> None:
-    """Which had four bytes for each id, whatever the vocabulary."""
+def test_ids_of_four_bytes_are_read(model_copy: Path, toy_folder: Path) -> None:
+    """As earlier versions wrote them."""
     add_shortlist(toy_folder / "data", model_copy, near=5, frequent=10)
     made = load_shortlist(model_copy)
     save_file({"near": made.near.int(), "always": made.always}, model_copy / SHORTLIST, metadata={"format": "1"})

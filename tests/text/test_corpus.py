@@ -101,7 +101,7 @@ def test_the_same_text_gives_the_same_bytes_compressed_or_not(recipe: Recipe, tm
 
 def test_chunks_do_not_show(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(recipe, tmp_path / "one")
-    monkeypatch.setattr(data_module, "_CHUNK", 3)
+    monkeypatch.setattr(data_module, "CHUNK_PAIRS", 3)
     prepare(recipe, tmp_path / "two")
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name

@@ -96,4 +96,4 @@ def test_few_and_short_questions_on_long_lines(kind: str) -> None:
     fragments = split_long(text, fits)
     assert squeezed("".join(fragments)) == squeezed(text)
     assert max(map(len, fragments)) <= 500
-    assert asked < 40 * len(text)  # each character is tokenised a few dozen times, whatever the length of the line
+    assert asked < 40 * len(text)  # each character is tokenised a few dozen times, for any length of line
