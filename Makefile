@@ -10,11 +10,11 @@ FITS := import sys, venv, ensurepip; sys.exit(sys.version_info[:2] not in ((3, 1
 
 help:
 	@echo "make venv   create $(VENV) with the pinned versions of constraints.txt"
-	@echo "make demo   translate ten German sentences with the model that ships, and show how one came about"
+	@echo "make demo   translate ten German sentences with the bundled model, and show one step by step"
 	@echo "make train  train a small German-English model on the sample in demo/ and translate with it"
 	@echo "make test   set-up, lint, types and all tests"
 	@echo "make lint   ruff and mypy"
-	@echo "make docs   write the generated pages of docs/ anew"
+	@echo "make docs   write the generated pages of docs/ again"
 	@echo "make clean  remove $(VENV), build leftovers and caches"
 	@echo "make PYTHON=/path/to/python3.11 venv   with an interpreter of your choice"
 

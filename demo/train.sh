@@ -1,6 +1,6 @@
 #!/bin/sh
-# Train a small German-English model on the bundled Tatoeba sample, translate ten sentences with it, and show how one
-# of the translations came about. Run by `make train`; removes what an earlier run of it left in runs/.
+# Train a small German-English model on the Tatoeba sample in demo/, translate ten sentences with it, and show one
+# translation step by step. Run by `make train`; removes the output of an earlier run from runs/.
 set -e
 rm -rf runs/demo-data runs/demo
 echo "Preparing 17,000 sentence pairs ..."
@@ -8,7 +8,7 @@ lath prepare recipes/demo.toml runs/demo-data
 echo "Training a small LAT model: about four minutes on two cores ..."
 lath train recipes/demo.toml runs/demo-data runs/demo
 echo
-echo "Ten sentences it has not seen, with their reference translations:"
+echo "Ten unseen sentences, with their reference translations:"
 head -n 10 demo/tatoeba.test.de > runs/demo/ten.de
 lath translate runs/demo/model runs/demo/ten.de > runs/demo/ten.en
 paste -d '\n' runs/demo/ten.de runs/demo/ten.en demo/tatoeba.test.en | head -n 30 |

@@ -1,4 +1,4 @@
-"""Ten everyday sentences by the model that ships with lath, the time each took, and one of them step by step.
+"""Translate ten everyday sentences with the bundled model, print the time of each, and show one step by step.
 
 Run by `make demo`.
 """
@@ -16,9 +16,9 @@ STEP_BY_STEP = SENTENCES[0]
 
 
 def main() -> None:
-    """Translate one sentence at a time, as someone would who waits for each."""
+    """Translate one sentence at a time, like an interactive user."""
     translator = lath.load("de-en")
-    translator.translate(SENTENCES[-1:])  # the first one pays for what is set up once
+    translator.translate(SENTENCES[-1:])  # the first call includes one-time set-up
     taken = []
     for sentence in SENTENCES[:10]:
         begin = time.perf_counter()
@@ -26,7 +26,7 @@ def main() -> None:
         taken.append(1000 * (time.perf_counter() - begin))
         print(f"  de  {sentence}\n  en  {translation}  ({taken[-1]:.0f} ms)\n")
     where = f"{translator.device.type}, {translator.precision}"
-    print(f"{sum(taken) / len(taken):.0f} ms a sentence ({where}). One of them in two passes, step by step:\n")
+    print(f"{sum(taken) / len(taken):.0f} ms per sentence ({where}). One of them in two passes, step by step:\n")
     [hypothesis] = translator.hypotheses([STEP_BY_STEP], trace=True, iterations=2)
     print(explain(hypothesis, translator.target_vocab))
 

@@ -333,7 +333,7 @@ def _type_hints(kind: Any) -> dict[str, Any]:
 
 def settings_from_tree(kind: type[Settings], tree: Mapping[str, Any], where: str) -> Settings:
     """An instance of the settings dataclass `kind`; unknown keys and wrong types are refused."""
-    hints = _type_hints(kind)
+    hints = _type_hints(typing.cast(typing.Hashable, kind))
     values: dict[str, Any] = {}
     for key, value in tree.items():
         if key not in hints:
@@ -458,3 +458,68 @@ def to_tree(settings: Any) -> dict[str, Any]:
     """Settings as nested plain values, for JSON."""
     tree: dict[str, Any] = dataclasses.asdict(settings)
     return tree
+
+
+# ---- defaults of single verbs -----------------------------------------------------------------------------------
+#
+# They are here, and not beside the functions that use them, because `lath VERB --help` shows them and must not wait
+# for torch to be imported.
+
+AUTO = "auto"
+"""For a device, precision or engine: the best one for the machine and the model (devices.py)."""
+
+
+@dataclass(frozen=True)
+class ShortlistSettings:
+    """The size of a lexical shortlist (`lath shortlist`)."""
+
+    near: int = 100
+    """Target tokens for each source token."""
+    frequent: int = 1000
+    """Most frequent target tokens, allowed in every sentence."""
+
+
+@dataclass(frozen=True)
+class CompressSettings:
+    """How a compressed model stores its weights (`lath compress`)."""
+
+    storage: str = "int8"
+    """One of `model.storage.SMALLER`."""
+
+
+@dataclass(frozen=True)
+class ExportSettings:
+    """The format of an exported model (`lath export`)."""
+
+    to: str = "ctranslate2"
+    """One of `engine.export.TARGETS`."""
+    quantization: str = "float32"
+    """One of `engine.export.QUANTIZATIONS`."""
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """How speed is measured (`lath bench`)."""
+
+    device: str = AUTO
+    """The device of all models."""
+    precision: str = AUTO
+    """The precision of all models except exported ones, which have their own."""
+    threads: int | None = None
+    """CPU threads; None keeps torch's default."""
+    plain: bool = False
+    """Also measure every model with the plain engine."""
+    sentences: int = 100
+    """Sentences to time, at most."""
+    min_tokens: int = 1
+    """Shortest sentence to time, in source tokens."""
+    max_tokens: int | None = None
+    """Longest sentence to time, in source tokens; None sets no limit."""
+    repeats: int = 5
+    """How often each row is measured; medians are reported."""
+    batches: tuple[int, ...] = (8, 32, 128)
+    """Batch sizes for the throughput."""
+    lengths: tuple[int, ...] = (10, 20, 40, 80, 160)
+    """Source lengths in tokens for the latency by length."""
+    overrides: DecodeOptions = field(default_factory=DecodeOptions)
+    """Decoding settings of all rows; they take precedence over a row's own."""

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from lath.config import to_tree
-from lath.engine.ctranslate2 import deciding_files, is_exported
+from lath.engine.ctranslate2 import deciding_files
 from lath.errors import UserError
 from lath.files import count_lines, read_lines, whole_directory, whole_file
-from lath.model.directory import CONFIG, WEIGHTS
+from lath.model.directory import CONFIG, WEIGHTS, is_exported
 from lath.progress import Bar
 from lath.text.vocab import vocab_files
 from lath.training.ranks import ALONE, World, gather, lead

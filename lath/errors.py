@@ -1,23 +1,32 @@
-"""The one exception a user meets, and the "did you mean" that goes with it."""
+"""The exception for mistakes of the user, and the hints in its messages."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class UserError(Exception):
-    """A mistake the user can mend: the message says what, where, and what to do.
+    """A mistake that the user can fix; the message names the problem, the place and the remedy.
 
-    The command line prints it as one line and exits with 2; no traceback.
+    The command line prints it on one line, without a traceback, and exits with code 2.
     """
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint to append to an "unknown X" message; empty when nothing is near.
+    """A hint to append to an "unknown X" message; empty when no known word is similar.
 
     >>> did_you_mean("stpes", ["steps", "seed"])
     " (did you mean 'steps'?)"
     """
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    similar = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" (did you mean {similar[0]!r}?)" if similar else ""
+
+
+def one_of(names: Sequence[str]) -> str:
+    """The names as a list to choose from.
+
+    >>> one_of(["auto", "plain", "recorded"])
+    'auto, plain or recorded'
+    """
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

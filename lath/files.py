@@ -1,7 +1,7 @@
-"""Text in, whole files out.
+"""Reading text files, and writing files and directories atomically.
 
-Text is UTF-8, one sentence a line, plain or packed (.gz, .xz), and always streamed. What is written is whole or
-absent: it grows under a temporary name beside its place and is renamed when it is finished.
+Text is UTF-8 with one sentence per line, plain or compressed (.gz, .xz), and always streamed. Output is written under a
+temporary name in the same folder and renamed when it is complete, so it is either whole or absent.
 """
 
 from __future__ import annotations
@@ -14,21 +14,24 @@ import os
 import shutil
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import BufferedIOBase
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
+from typing import TypeVar
 
 from lath.errors import UserError
 
 STANDARD_INPUT = Path("-")
 
+Item = TypeVar("Item")
+
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a text file, or of standard input ("-"), without their ends.
+    """Yield the lines of a text file, or of standard input ("-"), without line endings.
 
-    A line ends at "\\n" or "\\r\\n" and nowhere else: U+2028 and its like are part of a sentence, and line n of one
-    file must stay line n of the other. A byte order mark at the start is dropped.
+    Only "\\n" and "\\r\\n" end a line. Other separators such as U+2028 may occur inside a sentence, and splitting there
+    would break the alignment of two files. A byte order mark at the start is dropped.
     """
     with _reading_errors(path), _open_binary(path) as stream:
         for number, raw in enumerate(stream, start=1):
@@ -37,7 +40,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 def _decoded(raw: bytes, path: Path, number: int) -> str:
     try:
-        # utf-8-sig costs twice as much, so only the first line, which may hold a byte order mark, pays for it.
+        # Only the first line can hold a byte order mark, and utf-8-sig takes twice as long as utf-8.
         line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
@@ -46,7 +49,7 @@ def _decoded(raw: bytes, path: Path, number: int) -> str:
         ) from None
     if "\0" in line:
         raise UserError(
-            f"{path}: line {number} holds a NUL byte, so this is not plain text; convert it to UTF-8, for example "
+            f"{path}: line {number} contains a NUL byte, so this is not plain text; convert it to UTF-8, for example "
             f"with iconv -f UTF-16 -t UTF-8, or remove the NUL bytes with tr -d '\\000'"
         )
     line = line.removesuffix("\n")
@@ -56,7 +59,7 @@ def _decoded(raw: bytes, path: Path, number: int) -> str:
 def _open_binary(path: Path) -> BufferedIOBase:
     if path == STANDARD_INPUT:
         return open(sys.stdin.fileno(), "rb", closefd=False)
-    if path.is_dir():  # gzip and lzma would tell of it in words of their own
+    if path.is_dir():  # gzip and lzma raise other errors for a directory
         raise IsADirectoryError(errno.EISDIR, "is a directory", str(path))
     if path.suffix == ".gz":
         return gzip.open(path, "rb")
@@ -67,7 +70,7 @@ def _open_binary(path: Path) -> BufferedIOBase:
 
 @contextlib.contextmanager
 def _reading_errors(path: Path) -> Iterator[None]:
-    """What can go wrong while a file is read, as a `UserError`."""
+    """Turn errors while reading a file into a `UserError`."""
     try:
         yield
     except FileNotFoundError:
@@ -75,24 +78,26 @@ def _reading_errors(path: Path) -> Iterator[None]:
     except IsADirectoryError:
         raise UserError(f"{path}: is a directory; name a text file (plain, .gz or .xz)") from None
     except EOFError:
-        raise UserError(f"{path}: truncated: the packed data ends too early; copy or download it again") from None
+        raise UserError(f"{path}: truncated: the compressed data ends too early; copy or download it again") from None
     except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
         raise UserError(
-            f"{path}: not a sound {path.suffix} file ({error}); copy or download it again, "
-            f"or drop the ending {path.suffix} if it is plain text"
+            f"{path}: not a valid {path.suffix} file ({error}); copy or download it again, "
+            f"or remove the suffix {path.suffix} if it is plain text"
         ) from None
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}; check the file and its rights") from None
+        raise UserError(
+            f"{path}: cannot be read: {error.strerror or error}; check the file and its permissions"
+        ) from None
 
 
 def count_lines(path: Path) -> int:
-    """How many lines `read_lines` gives, counted without decoding them.
+    """Count the lines that `read_lines` would yield, without decoding them.
 
-    Who counts reads the text again, so what can be read only once is refused here.
+    Callers read the text again afterwards, so a stream that can be read only once is refused.
     """
     if path == STANDARD_INPUT or path.is_fifo():
         raise UserError(
-            f"{path}: a pipe can be read only once, and this text is needed several times; write it to a file"
+            f"{path}: a pipe can be read only once, but this command reads the text twice; write it to a file"
         )
     count, last = 0, b"\n"
     with _reading_errors(path), _open_binary(path) as stream:
@@ -103,7 +108,7 @@ def count_lines(path: Path) -> int:
 
 
 def read_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
-    """The line pairs of two aligned files; different numbers of lines are refused once the shorter file ends."""
+    """Yield the line pairs of two aligned files; different line counts are an error when the shorter file ends."""
     sources, targets = read_lines(source), read_lines(target)
     for count, (source_line, target_line) in enumerate(zip_longest(sources, targets)):
         if source_line is None or target_line is None:
@@ -114,16 +119,27 @@ def read_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
 
 
 def misaligned(source: Path, source_count: int, target: Path, target_count: int) -> UserError:
-    """The error for two files that should be aligned and are not."""
+    """The error for two files with different numbers of lines."""
     return UserError(
         f"{source} has {source_count} lines but {target} has {target_count}: "
-        f"line n of one must be the translation of line n of the other; mend or re-export the files"
+        f"line n of one must be the translation of line n of the other; fix or re-export the files"
     )
+
+
+def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield the items in lists of `size`; the last list may be shorter.
+
+    >>> list(chunks("abcde", 2))
+    [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
 
 
 @contextlib.contextmanager
 def whole_directory(path: Path) -> Iterator[Path]:
-    """A temporary directory beside `path`, renamed to `path` on success and removed on failure.
+    """A temporary directory next to `path`, renamed to `path` on success and removed on failure.
 
     with whole_directory(Path("out")) as directory:
         (directory / "data.json").write_text("{}")
@@ -133,7 +149,7 @@ def whole_directory(path: Path) -> Iterator[Path]:
     partial = _partial(path)
     with _creating_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)  # of a killed process that had our number
+        shutil.rmtree(partial, ignore_errors=True)  # left by a killed process with the same process id
         partial.mkdir()
     try:
         with disk_errors(path):
@@ -147,7 +163,7 @@ def whole_directory(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path` to write to; it takes the place of `path` on success, and is removed on failure.
+    """A temporary file next to `path`; it replaces `path` on success and is removed on failure.
 
     with whole_file(Path("scores.json")) as partial:
         partial.write_text("{}")
@@ -174,17 +190,17 @@ def _partial(path: Path) -> Path:
 
 @contextlib.contextmanager
 def _creating_errors(path: Path) -> Iterator[None]:
-    """A place that cannot be written to, as a `UserError`."""
+    """Turn the error for a path that cannot be created into a `UserError`."""
     try:
         with disk_errors(path):
             yield
     except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror or error}; choose another place") from None
+        raise UserError(f"{path}: cannot be written: {error.strerror or error}; choose another path") from None
 
 
 @contextlib.contextmanager
 def disk_errors(path: Path | str) -> Iterator[None]:
-    """Turn a full disk into a `UserError` that names what was being written."""
+    """Turn a full disk into a `UserError` that names the file being written."""
     try:
         yield
     except Exception as error:
@@ -196,5 +212,5 @@ def disk_errors(path: Path | str) -> Iterator[None]:
 def _disk_full(error: Exception) -> bool:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
-    # Libraries that write through their own code (safetensors) keep the system's words but not its number.
+    # Libraries with their own writing code (safetensors) keep the system's message but not its error number.
     return os.strerror(errno.ENOSPC) in str(error)

@@ -1,4 +1,4 @@
-"""Progress bars on stderr: there when a person looks on, silent otherwise."""
+"""Progress bars on stderr, shown only when stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Item = TypeVar("Item")
 
 
 class Bar:
-    """A tqdm bar when stderr is a terminal and tqdm is installed; else it does nothing."""
+    """A tqdm bar if stderr is a terminal and tqdm is installed; otherwise it does nothing."""
 
     def __init__(self, what: str, total: int | None, unit: str, done: int = 0, shown: bool = True) -> None:
         self._bar: Any = None
         if shown and sys.stderr.isatty():
             try:
                 from tqdm import tqdm
-            except ImportError:  # the core runs without it
+            except ImportError:  # lath runs without tqdm
                 return
             self._bar = tqdm(desc=what, total=total, initial=done, unit=f" {unit}", dynamic_ncols=True, leave=False)
 
@@ -32,18 +32,18 @@ class Bar:
             self._bar.close()
 
     def advance(self, count: int = 1) -> None:
-        """Go on by `count`."""
+        """Add `count` to the items done."""
         if self._bar is not None:
             self._bar.update(count)
 
-    def tell(self, text: str) -> None:
-        """Show a few words beside the bar."""
+    def note(self, text: str) -> None:
+        """Show a short text next to the bar."""
         if self._bar is not None:
             self._bar.set_postfix_str(text)
 
 
 def watched(items: Iterable[Item], what: str, total: int | None, unit: str = "lines") -> Iterator[Item]:
-    """The same items, with a bar that counts them."""
+    """Yield the items unchanged and count them in a progress bar."""
     with Bar(what, total, unit) as bar:
         for item in items:
             yield item

@@ -1,10 +1,10 @@
-"""How good a translation is, in numbers that carry their signatures.
+"""Scores of translations, each with its signature.
 
-    report = evaluate(hypotheses, references)
-    print(report.bleu)      # BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0 = 27.35
+    scores = evaluate(hypotheses, references)
+    print(scores.bleu)      # BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0 = 27.35
 
-Scores are sacrebleu's; repetition follows section 4 of the paper ("On repeated translation", Table 2). sacrebleu
-is imported only when a score is asked for.
+BLEU, chrF and TER are computed by sacrebleu, which is imported only when it is needed. Repetition follows section 4 of
+the paper ("On repeated translation", Table 2).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Score:
-    """One number of quality, with all that is needed to make it again."""
+    """The value of one metric, with the signature needed to reproduce it."""
 
     metric: str
     value: float
@@ -38,19 +38,19 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Report:
-    """What `evaluate` finds out about one system's output."""
+class SystemScores:
+    """All scores of one system's output."""
 
     bleu: Score
     chrf: Score
     ter: Score | None
-    """Translation edit rate, the lower the better; None when not asked for, it takes a while."""
+    """Translation edit rate, lower is better; None unless requested, because it is slow."""
     tokens: str
-    """The tokens the next two numbers are counted in, named as in BLEU's signature."""
+    """The tokeniser of the next two numbers, named as in BLEU's signature."""
     length_ratio: float
-    """Tokens written for each token of the reference."""
+    """Output tokens per reference token."""
     repeat_rate: float
-    """Per cent of tokens that equal the token before them."""
+    """Percentage of tokens that equal the token before."""
 
     @property
     def scores(self) -> tuple[Score, ...]:
@@ -66,7 +66,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Difference:
-    """What separates two systems in one metric."""
+    """The difference of two systems in one metric."""
 
     metric: str
     first: float
@@ -76,7 +76,7 @@ class Difference:
     high: float
     """Upper end of the 95 % interval of second - first."""
     p_value: float
-    """How often chance alone would separate two equal systems this far, or farther."""
+    """How often two equal systems would differ by this much or more by chance."""
     signature: str
 
     def __str__(self) -> str:
@@ -99,19 +99,19 @@ class Comparison:
 
 def evaluate(
     hypotheses: Sequence[str], references: Sequence[str], tokenised: bool = False, *, ter: bool = False
-) -> Report:
+) -> SystemScores:
     """Score translations against one reference each, line by line.
 
-    Text that is tokenised already (`tokenised`) is scored on its tokens as they stand, and the score is called
-    "tokenised BLEU": it is not comparable with BLEU on plain text.
+    Text that is already tokenised (`tokenised`) is scored on its own tokens. The metric is then called "tokenised
+    BLEU", because it is not comparable with BLEU on plain text.
     """
     _check_lines([("hypotheses", hypotheses), ("references", references)])
     bleu, chrf, edit_rate = _metrics(tokenised)
     bleu_score = bleu.corpus_score(hypotheses, [references])
     if not bleu_score.ref_len:
-        raise UserError("references: not one word in any line; give the file that holds the right translations")
+        raise UserError("references: no words in any line; give the file with the reference translations")
     lines = [bleu.tokenizer(line) for line in hypotheses]
-    return Report(
+    return SystemScores(
         bleu=Score(_bleu_name(tokenised), bleu_score.score, str(bleu.get_signature())),
         chrf=_corpus_score(chrf, hypotheses, references),
         ter=_corpus_score(edit_rate, hypotheses, references) if ter else None,
@@ -130,14 +130,14 @@ def compare(
     samples: int = 1000,
     seed: int = 12345,
 ) -> Comparison:
-    """Paired bootstrap resampling (Koehn 2004): is the second system better than the first, or just luckier?
+    """Paired bootstrap resampling (Koehn 2004): is the difference between two systems significant?
 
     Both systems are scored on the same `samples` random draws of sentences, with replacement.
     """
     _check_lines([("first", first), ("second", second), ("references", references)])
     if samples < 1:
         raise UserError(f"samples: {samples} is too few; 1000 is usual")
-    # The draws sacrebleu's own test would make with this seed, so that its scores and ours can be held together.
+    # The same draws as in sacrebleu's own test with this seed, so that results can be compared.
     draws = np.random.default_rng(seed).choice(len(references), size=(samples, len(references)), replace=True)
     weights = np.stack([np.bincount(draw, minlength=len(references)) for draw in draws])
     bleu, chrf, _ = _metrics(tokenised)
@@ -148,11 +148,11 @@ def compare(
 
 
 def repeat_rates(lines: Sequence[str], width: int = 5, orders: Sequence[int] = (1, 2, 3, 4)) -> list[float]:
-    """Per cent of n-grams that repeat a nearby one, for each n in `orders`; tokens are parted by blanks.
+    """Percentage of n-grams that repeat a nearby one, for each n in `orders`; tokens are separated by spaces.
 
-    An n-gram counts when the same n-gram starts at one of the `width` starts before it in its sentence. The paper
-    leaves "nearby" open, and no width gives the reference row of its Table 2 (2.49, 0.03, 0.00, 0.00) exactly. On
-    newstest2014 German, tokenised as Moses does, 5 comes nearest of all widths: 2.36, 0.06, 0.01, 0.00.
+    An n-gram counts if the same n-gram starts at one of the `width` positions before it in its sentence. The paper
+    does not define "nearby", and no width reproduces the reference row of its Table 2 (2.49, 0.03, 0.00, 0.00) exactly.
+    On newstest2014 German with Moses tokens, a width of 5 comes closest: 2.36, 0.06, 0.01, 0.00.
 
     >>> repeat_rates(["a b a b c"], width=2, orders=(1, 2))
     [40.0, 25.0]
@@ -172,9 +172,9 @@ def repeat_rates(lines: Sequence[str], width: int = 5, orders: Sequence[int] = (
 def _check_lines(files: Sequence[tuple[str, Sequence[str]]]) -> None:
     counts = [f"{name} {len(lines)}" for name, lines in files]
     if len({len(lines) for _, lines in files}) > 1:
-        raise UserError(f"line counts differ: {', '.join(counts)}; line n of each must belong to the same sentence")
+        raise UserError(f"line counts differ: {', '.join(counts)}; line n of each must be the same sentence")
     if not files[0][1]:
-        raise UserError(f"nothing to evaluate: {' and '.join(name for name, _ in files)} have no lines")
+        raise UserError(f"nothing to evaluate: {' and '.join(name for name, _ in files)} are empty; give text")
 
 
 def _metrics(tokenised: bool) -> tuple[BLEU, CHRF, TER]:
@@ -183,8 +183,8 @@ def _metrics(tokenised: bool) -> tuple[BLEU, CHRF, TER]:
         from sacrebleu.metrics.chrf import CHRF
         from sacrebleu.metrics.ter import TER
     except ImportError:
-        raise UserError("scores are computed by sacrebleu, which is not installed: pip install sacrebleu") from None
-    # force: no warning about tokenised text, the caller has said what the text is.
+        raise UserError("scoring needs the package sacrebleu: pip install sacrebleu") from None
+    # force: no warning about tokenised text, because the caller has specified what the text is.
     return BLEU(tokenize=_tokens_name(tokenised), force=True), CHRF(), TER()
 
 
@@ -210,15 +210,15 @@ def _difference(
     weights: npt.NDArray[np.int64],
     seed: int,
 ) -> Difference:
-    """Score both systems as they are and on every draw; row d of `weights` says how often draw d has each sentence."""
+    """Score both systems on the whole text and on every draw; weights[d, s] is how often draw d has sentence s."""
     (first_score, first_draws), (second_score, second_draws) = (
         _scores_of_draws(metric, hypotheses, references, weights) for hypotheses in (first, second)
     )
     real = second_score - first_score
     gains = second_draws - first_draws
     low, high = np.quantile(gains, [0.025, 0.975])
-    # Departure: sacrebleu centres the absolute differences, which calls a system significantly different from itself
-    # (p = 0.001); here the signed ones are centred, which is what two equal systems would show.
+    # Departure: sacrebleu centres the absolute differences, and then a system differs significantly from itself
+    # (p = 0.001). Here the signed differences are centred, which models two equal systems.
     as_far = int(np.sum(np.abs(gains - gains.mean()) >= abs(real)))
     signature = metric.get_signature()
     signature.update("bs", len(weights))
@@ -237,9 +237,9 @@ def _difference(
 def _scores_of_draws(
     metric: Metric, hypotheses: Sequence[str], references: Sequence[str], weights: npt.NDArray[np.int64]
 ) -> tuple[float, npt.NDArray[np.float64]]:
-    """The score of the whole text, and of each draw, from counts taken once for each sentence.
+    """The score of the whole text and of each draw, from statistics collected once per sentence.
 
-    sacrebleu offers these counts under private names only; counting anew for every draw would take minutes.
+    sacrebleu has these statistics under private names only; collecting them again for every draw would take minutes.
     """
     whole = metric.corpus_score(hypotheses, [references]).score
     counts: Any = np.array(metric._extract_corpus_statistics(hypotheses, [references]), dtype=np.int64)

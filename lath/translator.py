@@ -18,14 +18,14 @@ from lath.config import DecodeOptions, DecodeSettings, with_options
 from lath.decoding.decoder import Decoder, PlainDecoder
 from lath.decoding.results import Decoded, Pass
 from lath.devices import HAS_TRITON, PRECISIONS, choose_device, choose_engine, choose_precision, suitable_batch
-from lath.engine.ctranslate2 import CTranslate2Decoder, LoadedExport, is_exported, load_exported
+from lath.engine.ctranslate2 import CTranslate2Decoder, LoadedExport, load_exported
 from lath.engine.fused import fuse
 from lath.engine.int8 import quantise
 from lath.engine.recorded import RecordedDecoder
 from lath.engine.shortlist import Shortlist, ShortlistDecoder, has_shortlist, load_shortlist
 from lath.errors import UserError
 from lath.model.bundled import find_model
-from lath.model.directory import LoadedModel, ModelInfo, load_model
+from lath.model.directory import LoadedModel, ModelInfo, is_exported, load_model
 from lath.model.network import Model
 from lath.model.padding import pad
 from lath.text.segment import split_long
@@ -160,8 +160,8 @@ class Translator:
     def _no_shortlist(self) -> str:
         if self.model is None:
             return (
-                "decode.shortlist: the exported model has none; make one with lath shortlist DATA MODEL "
-                "for the model it came from, and export that again"
+                "decode.shortlist: the exported model has none; add one to the model it came from with "
+                "lath shortlist DATA MODEL, and export it again"
             )
         if self.device.type != "cpu" or self.engine == "recorded":
             return "decode.shortlist is for the CPU and engine plain or auto; set it to false"

@@ -1,6 +1,6 @@
-"""What each verb of the command line (cli.py) does: one function is called, and its result printed.
+"""What each verb of the command line (cli.py) does: it calls one function and prints the result.
 
-Everything that needs torch is imported inside the verbs: help and mistakes answer at once.
+Modules that need torch are imported inside the functions, so that help and mistakes are answered at once.
 """
 
 from __future__ import annotations
@@ -9,33 +9,39 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
+from lath.config import (
+    BenchSettings,
+    DecodeOptions,
+    DecodeSettings,
+    check_decode,
+    load_recipe,
+    merge_overrides,
+    settings_from_tree,
+)
 from lath.errors import UserError
-from lath.files import STANDARD_INPUT
+from lath.files import STANDARD_INPUT, count_lines, misaligned, read_lines
 from lath.model.bundled import DEFAULT_MODEL, default_model, find_model
+from lath.progress import watched
 
 if TYPE_CHECKING:
     from lath.training.ranks import World
     from lath.translator import Translator
 
-BENCH_COUNTS = ("sentences", "repeats", "batches", "lengths")
-"""Flags of `lath bench` whose defaults `bench.Ways` knows."""
-
 
 def run_prepare(arguments: argparse.Namespace) -> None:
     """Text to a data directory."""
-    from lath.config import load_recipe
+    recipe = load_recipe(arguments.recipe, arguments.overrides)
     from lath.text.corpus import prepare
 
-    report = prepare(load_recipe(arguments.recipe, arguments.overrides), arguments.out, arguments.vocab_from)
-    print(report)
+    print(prepare(recipe, arguments.out, arguments.vocab_from))
 
 
 def run_train(arguments: argparse.Namespace) -> None:
     """A data directory to a model."""
-    from lath.config import load_recipe
     from lath.training.loop import train
     from lath.training.ranks import join_world
 
@@ -48,22 +54,22 @@ def run_train(arguments: argparse.Namespace) -> None:
 
 
 def run_distill(arguments: argparse.Namespace) -> None:
-    """A corpus in a teacher's words."""
+    """A source text to its translation by a teacher."""
     model = find_model(arguments.model)
     from lath.distill import distill
     from lath.training.ranks import join_world
     from lath.translator import load, preferred_device
 
     with join_world(preferred_device(model, arguments.device)) as (world, device):
-        settings = _decode_overrides(arguments.overrides)
+        options = _decode_options(arguments.overrides)
         translator = load(model, str(device), arguments.precision, arguments.engine)
-        lines = distill(translator, model, arguments.source, arguments.out, world=world, **settings)
+        lines = distill(translator, model, arguments.source, arguments.out, world=world, **options)
         if world.first:
             print(f"{arguments.out}: {lines} lines")
 
 
 def run_average(arguments: argparse.Namespace) -> None:
-    """A run's best checkpoints to a model."""
+    """The best checkpoints of a run to a model."""
     from lath.training.run import average_run
 
     for checkpoint in average_run(arguments.run_directory, arguments.best, arguments.out):
@@ -77,11 +83,11 @@ def run_shortlist(arguments: argparse.Namespace) -> None:
     print(add_shortlist(arguments.data, arguments.model, arguments.near, arguments.frequent))
 
 
-def run_pack(arguments: argparse.Namespace) -> None:
+def run_compress(arguments: argparse.Namespace) -> None:
     """A smaller copy of a model."""
-    from lath.model.compress import directory_size, pack
+    from lath.model.compress import compress, directory_size
 
-    pack(arguments.model, arguments.out, arguments.storage)
+    compress(arguments.model, arguments.out, arguments.storage)
     for directory in (arguments.model, arguments.out):
         print(f"{directory}: {directory_size(directory) / 1e6:.2f} MB")
 
@@ -97,73 +103,61 @@ def run_export(arguments: argparse.Namespace) -> None:
 def run_translate(arguments: argparse.Namespace) -> None:
     """Text to text."""
     model, source = _model_and_text(arguments.model, arguments.input)
-    from lath.files import read_lines
     from lath.training.ranks import join_world
     from lath.translator import load, preferred_device
 
     with join_world(preferred_device(model, arguments.device)) as (world, device):
-        lines: Iterator[str] = read_lines(source)
-        settings = _decode_overrides(arguments.overrides)
+        options = _decode_options(arguments.overrides)
         translator = load(model, str(device), arguments.precision, arguments.engine)
-        if world.size > 1:
-            texts = _shared(translator, lines, source, settings, world)
-        else:
-            texts = (hypothesis.text for hypothesis in translator.hypotheses(lines, **settings))
-        if source == STANDARD_INPUT and sys.stdin.isatty():  # else it looks as if nothing happened
-            print("reading from the terminal: one sentence a line, then Ctrl-D to translate", file=sys.stderr)
+        texts = _translations(translator, source, options, world)
+        if source == STANDARD_INPUT and sys.stdin.isatty():  # otherwise it would look as if it hung
+            print("reading from the terminal: one sentence per line, then Ctrl-D to translate", file=sys.stderr)
         for text in _with_bar(texts, source) if world.first else texts:
             if world.first:
                 sys.stdout.write(text + "\n")
 
 
 def _model_and_text(first: Path | None, second: Path | None) -> tuple[Path, Path]:
-    """The model and the text of lath translate [MODEL] [FILE]. A file alone is a text, for a model is a directory."""
+    """The model and the text of `lath translate [MODEL] [FILE]`; a file alone is a text, a directory alone a model."""
     first_is_text = first == STANDARD_INPUT or (first is not None and first.exists() and not first.is_dir())
     if first is None or (first_is_text and second is None):
         return default_model(), first or STANDARD_INPUT
     if first_is_text:
         raise UserError(
-            f"{first}: a text and not a model; the model comes first, then one text: "
+            f"{first}: a text file, not a model; give the model first, then one text: "
             f"lath translate {DEFAULT_MODEL} {first}"
         )
     model = find_model(first)
     if second is None and not model.exists():
         raise UserError(
-            f"{first}: no such file or model directory; a file is translated with lath translate FILE, "
+            f"{first}: no such file or model directory; translate a file with lath translate FILE, "
             f"a sentence with echo SENTENCE | lath translate"
         )
     return model, second or STANDARD_INPUT
 
 
-def _shared(
-    translator: Translator, lines: Iterator[str], source: Path, settings: dict[str, Any], world: World
-) -> Iterator[str]:
-    """The translations, made by all ranks together; a few batches for each at a time."""
+def _translations(translator: Translator, source: Path, options: DecodeOptions, world: World) -> Iterator[str]:
+    """The translations of all lines; several ranks share each chunk, which holds a few batches for each of them."""
     from lath.training.ranks import share_stream
     from lath.translator import READ_AHEAD
 
-    if source == STANDARD_INPUT:
-        raise UserError("standard input can be read by one rank only; name a text file to translate it with several")
-    chosen = translator.settings(**settings)
-    chunk = world.size * READ_AHEAD * chosen.batch_sentences
-    return share_stream(world, lines, lambda own: translator.translate(own, **settings), chunk)
+    if world.size > 1 and source == STANDARD_INPUT:
+        raise UserError("several ranks cannot read standard input; give a text file")
+    chunk = world.size * READ_AHEAD * translator.settings(**options).batch_sentences
+    return share_stream(world, read_lines(source), lambda lines: translator.translate(lines, **options), chunk)
 
 
 def _with_bar(texts: Iterator[str], source: Path) -> Iterable[str]:
-    """The translations with a progress bar, unless the translations themselves can be seen to go by."""
-    from lath.files import count_lines
-    from lath.progress import watched
-
+    """The translations with a progress bar, unless they are printed to the terminal themselves."""
     if sys.stdout.isatty() or not sys.stderr.isatty():
         return texts
-    # A pipe, unlike a file, can be read only once.
+    # Only a file can be read a second time; a pipe cannot.
     total = count_lines(source) if source.is_file() else None
     return watched(texts, "translating", total)
 
 
 def run_evaluate(arguments: argparse.Namespace) -> None:
     """Translations to scores."""
-    from lath.files import misaligned, read_lines
     from lath.scores import compare, evaluate
 
     reference = list(read_lines(arguments.reference))
@@ -179,57 +173,48 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
 
 def run_bench(arguments: argparse.Namespace) -> None:
     """Models to speeds."""
-    from lath.analysis.bench import Ways, bench
-
-    fewest, most = arguments.min_tokens, arguments.max_tokens
-    if most is not None and fewest > most:
-        raise UserError(f"--min-tokens {fewest} is above --max-tokens {most}; no sentence has both")
-    ways = Ways(
-        device=arguments.device,
-        precision=arguments.precision,
-        threads=arguments.threads,
-        plain=arguments.plain,
-        tokens=(fewest, most),
-        overrides=_decode_overrides(arguments.overrides),
-        **{name: value for name in BENCH_COUNTS if (value := getattr(arguments, name)) is not None},
-    )
+    given = {field.name: getattr(arguments, field.name) for field in fields(BenchSettings)}
+    settings = BenchSettings(**{**given, "overrides": _decode_options(arguments.overrides)})
+    if settings.max_tokens is not None and settings.min_tokens > settings.max_tokens:
+        raise UserError(f"--min-tokens {settings.min_tokens} is above --max-tokens {settings.max_tokens}; swap them")
     models = [find_model(model) for model in arguments.models]
-    print(bench(models, arguments.data, ways, arguments.references, arguments.against, arguments.plot))
+    from lath.analysis.bench import bench
+
+    print(bench(models, arguments.data, settings, arguments.references, arguments.against, arguments.plot))
 
 
 def run_show(arguments: argparse.Namespace) -> None:
-    """What a file or directory holds, or how a translation came about."""
-    thing = find_model(arguments.thing)
+    """A summary of a file or directory, or a translation step by step."""
+    path = find_model(arguments.path)
     from lath.analysis.show import explain, plot_run, show
-    from lath.engine.ctranslate2 import OURS, is_exported
 
     if arguments.plot is not None:
-        plot_run(thing, arguments.plot)
+        plot_run(path, arguments.plot)
     if arguments.sentence is None:
-        described = thing / OURS if is_exported(thing) else thing
-        print(show(described, arguments.overrides))
+        print(show(path, arguments.overrides))
         return
-    if os.path.isfile(arguments.sentence):  # for a Path, a long sentence would be an error
+    if os.path.isfile(arguments.sentence):  # not Path.is_file: it raises an error for a long sentence
         raise UserError(
-            f"{arguments.sentence}: a file and not a sentence; give the sentence itself, in quotes, "
-            f"or translate the file with lath translate {arguments.thing} {arguments.sentence}"
+            f"{arguments.sentence}: a file, not a sentence; give the sentence in quotes, "
+            f"or translate the file with lath translate {arguments.path} {arguments.sentence}"
         )
+    options = _decode_options(arguments.overrides)
     from lath.translator import load
 
-    translator = load(thing, arguments.device, arguments.precision)
-    settings = _decode_overrides(arguments.overrides)
-    hypothesis = next(translator.hypotheses([arguments.sentence], trace=True, **settings))
+    translator = load(path, arguments.device, arguments.precision)
+    hypothesis = next(translator.hypotheses([arguments.sentence], trace=True, **options))
     print(explain(hypothesis, translator.target_vocab))
 
 
-def _decode_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """Settings of the section decode, the only one that a trained model still listens to."""
-    from lath.config import merge_overrides
-
+def _decode_options(overrides: Sequence[str]) -> DecodeOptions:
+    """The checked options of `--set decode.KEY=VALUE`; a trained model has no other settings to change."""
     tree = merge_overrides(overrides)
     for section in tree:
         if section != "decode":
             raise UserError(
-                f"--set {section}...: a trained model takes settings of decode only, such as decode.iterations"
+                f"--set {section}...: a trained model only has decoding settings; use for example decode.iterations=1"
             )
-    return dict(tree.get("decode", {}))
+    given = tree.get("decode", {})
+    checked = settings_from_tree(DecodeSettings, given, "decode")
+    check_decode(checked, "decode")
+    return cast(DecodeOptions, {name: getattr(checked, name) for name in given})

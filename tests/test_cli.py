@@ -1,4 +1,4 @@
-"""The command line: every verb end to end, exit codes, and every mistake told in one line with nothing left behind."""
+"""The command line: every verb end to end, exit codes, and mistakes reported on one line with nothing left behind."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ from typing import Any
 import pytest
 from conftest import Runs
 
-import lath.distill
 import lath.model.bundled
 import lath.model.compress
 import lath.model.directory
 import lath.text.corpus
 import lath.translator
 from lath.cli import build_parser, main, verb_parsers
+from lath.config import BenchSettings, CompressSettings, ExportSettings, ShortlistSettings, TrainSettings, to_tree
 
 ROOT = Path(__file__).parents[1]
 VERBS = (
-    "prepare", "train", "distill", "average", "shortlist", "pack", "export", "translate", "evaluate", "bench", "show",
+    "prepare", "train", "distill", "average", "shortlist", "compress", "export",
+    "translate", "evaluate", "bench", "show",
 )  # fmt: skip
 Capsys = pytest.CaptureFixture[str]
 
 
 def ok(capsys: Capsys, *arguments: object) -> str:
-    """Run a command that works; its result. Nothing else is said, for stderr is no terminal here."""
+    """Run a command that succeeds; returns stdout. stderr is empty, because it is not a terminal here."""
     code = main([str(argument) for argument in arguments])
     out, err = capsys.readouterr()
     assert (code, err) == (0, "")
@@ -46,7 +47,7 @@ def ok(capsys: Capsys, *arguments: object) -> str:
 
 
 def refused(capsys: Capsys, *arguments: object) -> str:
-    """Run a command that is refused; what it says after "lath: error: ", on one line and on stderr alone."""
+    """Run a command that fails with exit code 2; returns its message, which is one line on stderr."""
     code = main([str(argument) for argument in arguments])
     out, err = capsys.readouterr()
     assert (code, out) == (2, "")
@@ -188,7 +189,7 @@ def test_translate_from_standard_input(toy_run: Runs, text: Path) -> None:
 
 
 def test_translate_from_a_terminal(toy_run: Runs) -> None:
-    """Without a word it would look as if it hung."""
+    """Without a message it would look as if it hung."""
     model = toy_run("CMLM") / "model"
     screen, keyboard = pty.openpty()
     try:
@@ -199,8 +200,8 @@ def test_translate_from_a_terminal(toy_run: Runs) -> None:
     finally:
         os.close(screen)
         os.close(keyboard)
-    told = "reading from the terminal: one sentence a line, then Ctrl-D to translate\n"
-    assert (done.returncode, done.stderr.decode()) == (0, told)
+    message = "reading from the terminal: one sentence per line, then Ctrl-D to translate\n"
+    assert (done.returncode, done.stderr.decode()) == (0, message)
     expected = lath.translator.load(model, "cpu").translate(["ba ko mi", "gu du"])
     assert done.stdout.decode() == "".join(f"{line}\n" for line in expected)
 
@@ -211,22 +212,22 @@ def test_a_terminal_that_is_not_read_is_not_mentioned(
     monkeypatch.setattr(sys, "stdin", Terminal())
     model = toy_run("CMLM") / "model"
     assert len(ok(capsys, "translate", model, text).splitlines()) == 3
-    refused(capsys, "translate", model, "--set", "decode.iterations=0")  # a mistake is told before anything is asked
+    refused(capsys, "translate", model, "--set", "decode.iterations=0")  # before any input is read
 
 
 @pytest.fixture
-def shipped(toy_run: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of shipped models: de-en, which is a packed LAT. The current directory is an empty one."""
+def bundled(toy_run: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of bundled models: de-en, a compressed LAT. The current directory is empty."""
     folder = tmp_path / "models"
-    lath.model.compress.pack(toy_run("LAT") / "model", folder / "de-en", "int8")
+    lath.model.compress.compress(toy_run("LAT") / "model", folder / "de-en", "int8")
     monkeypatch.setattr(lath.model.bundled, "FOLDERS", (tmp_path / "none", folder))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return folder
 
 
-def test_a_shipped_model_by_name(shipped: Path, text: Path, tmp_path: Path, capsys: Capsys) -> None:
-    model = shipped / "de-en"
+def test_a_bundled_model_by_name(bundled: Path, text: Path, tmp_path: Path, capsys: Capsys) -> None:
+    model = bundled / "de-en"
     translated = ok(capsys, "translate", model, text)
     assert len(translated.splitlines()) == 3
     assert ok(capsys, "translate", "de-en", text) == translated
@@ -238,44 +239,44 @@ def test_a_shipped_model_by_name(shipped: Path, text: Path, tmp_path: Path, caps
         for arguments in (["translate"], ["translate", text], ["distill", text, "new"], ["show"], ["bench", text]):
             verb, *rest = arguments
             assert refused(capsys, verb, "de-em", *rest) == (
-                "de-em: no such file or directory, and no shipped model (did you mean 'de-en'?) (shipped: de-en); "
-                "name a model of your own by its directory, for example runs/demo/model"
+                "de-em: no such file or directory, and no bundled model (did you mean 'de-en'?) (bundled: de-en); "
+                "give the path of a model directory, for example runs/demo/model"
             )
-    shutil.copytree(model, "de-en")  # a path wins over a name
+    shutil.copytree(model, "de-en")  # a path takes precedence over a name
     (Path("de-en") / "README.md").write_text("mine\n", encoding="utf-8")
     assert ok(capsys, "show", "de-en").startswith("mine\n")
 
 
-def test_a_shipped_model_is_benched_by_name(shipped: Path, toy_folder: Path, few_batches: None, capsys: Capsys) -> None:
-    assert shipped.is_dir()
-    ways = ["--sentences", 5, "--repeats", 1, "--batches", 2, "--lengths", 2, "--device", "cpu"]
-    assert "de-en" in ok(capsys, "bench", "de-en", toy_folder / "valid.src", *ways)
+def test_a_bundled_model_is_benched_by_name(bundled: Path, toy_folder: Path, few_batches: None, capsys: Capsys) -> None:
+    assert bundled.is_dir()
+    options = ["--sentences", 5, "--repeats", 1, "--batches", 2, "--lengths", 2, "--device", "cpu"]
+    assert "de-en" in ok(capsys, "bench", "de-en", toy_folder / "valid.src", *options)
 
 
-def test_translate_needs_no_model(shipped: Path, text: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_translate_needs_no_model(bundled: Path, text: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     translated = ok(capsys, "translate", "de-en", text)
-    assert ok(capsys, "translate", text) == translated  # a file is a text, for a model is a directory
+    assert ok(capsys, "translate", text) == translated  # a file is a text, because models are directories
     assert ok(capsys, "translate", text, "--set", "decode.iterations=4") == translated
     assert ok(capsys, "translate", "--device", "cpu", text) == translated
-    for arguments in ([], ["-"], ["de-en"], ["de-en", "-"], [shipped / "de-en"]):
+    for arguments in ([], ["-"], ["de-en"], ["de-en", "-"], [bundled / "de-en"]):
         with text.open(encoding="utf-8") as stream, monkeypatch.context() as patch:
             patch.setattr(sys, "stdin", stream)
             assert ok(capsys, "translate", *arguments) == translated
-    Path("de-en").mkdir()  # which the default is not, whatever it holds
+    Path("de-en").mkdir()  # the default model is the bundled one, not this
     assert ok(capsys, "translate", text) == translated
 
 
-def test_what_cannot_be_told_apart_is_explained(shipped: Path, text: Path, capsys: Capsys) -> None:
-    assert refused(capsys, "translate", text, shipped / "de-en") == (
-        f"{text}: a text and not a model; the model comes first, then one text: lath translate de-en {text}"
+def test_a_model_and_a_text_in_the_wrong_places(bundled: Path, text: Path, capsys: Capsys) -> None:
+    assert refused(capsys, "translate", text, bundled / "de-en") == (
+        f"{text}: a text file, not a model; give the model first, then one text: lath translate de-en {text}"
     )
     for missing in ("nwes.src", "Guten Morgen.", "runs/none"):
         assert refused(capsys, "translate", missing) == (
-            f"{missing}: no such file or model directory; a file is translated with lath translate FILE, "
+            f"{missing}: no such file or model directory; translate a file with lath translate FILE, "
             "a sentence with echo SENTENCE | lath translate"
         )
     assert refused(capsys, "show", "de-en", text) == (
-        f"{text}: a file and not a sentence; give the sentence itself, in quotes, "
+        f"{text}: a file, not a sentence; give the sentence in quotes, "
         f"or translate the file with lath translate de-en {text}"
     )
     assert "Translation:" in ok(capsys, "show", "de-en", "lang " * 60)  # too long for the name of a file
@@ -284,47 +285,49 @@ def test_what_cannot_be_told_apart_is_explained(shipped: Path, text: Path, capsy
     )
 
 
-def test_translate_without_a_model_where_none_is_shipped(
+def test_translate_without_a_model_where_none_is_bundled(
     text: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lath.model.bundled, "FOLDERS", (tmp_path / "none",))
     for arguments in ([], [text]):
         assert refused(capsys, "translate", *arguments) == (
-            "no model is named, and the default, de-en, is not shipped with this installation; "
+            "no model given, and this installation does not have the default model de-en; "
             "name a model directory: lath translate MODEL FILE"
         )
 
 
-def test_a_model_is_packed(toy_run: Runs, text: Path, tmp_path: Path, capsys: Capsys) -> None:
-    model, out = toy_run("LAT") / "model", tmp_path / "packed"
-    told = re.fullmatch(rf"{model}: (\d+\.\d\d) MB\n{out}: (\d+\.\d\d) MB\n", ok(capsys, "pack", model, out))
-    assert told
+def test_a_model_is_compressed(toy_run: Runs, text: Path, tmp_path: Path, capsys: Capsys) -> None:
+    model, out = toy_run("LAT") / "model", tmp_path / "small"
+    sizes = re.fullmatch(rf"{model}: (\d+\.\d\d) MB\n{out}: (\d+\.\d\d) MB\n", ok(capsys, "compress", model, out))
+    assert sizes
     before, after = (sum(path.stat().st_size for path in d.iterdir()) / 1e6 for d in (model, out))
-    assert float(told[1]) == pytest.approx(before, abs=0.006)
-    assert float(told[2]) == pytest.approx(after, abs=0.006)
+    assert float(sizes[1]) == pytest.approx(before, abs=0.006)
+    assert float(sizes[2]) == pytest.approx(after, abs=0.006)
     assert after < before
     assert len(ok(capsys, "translate", out, text).splitlines()) == 3
     assert ok(capsys, "show", out) == ok(capsys, "show", model)
-    ok(capsys, "pack", model, tmp_path / "half", "--storage", "fp16")
+    ok(capsys, "compress", model, tmp_path / "half", "--storage", "fp16")
     with nothing_left_behind(tmp_path):
-        assert refused(capsys, "pack", model, out) == f"{out}: exists already; choose another name or remove it"
-        assert refused(capsys, "pack", out, tmp_path / "again").startswith(f"{out}: is packed already, as int8, and ")
-        assert refused(capsys, "pack", tmp_path / "half", tmp_path / "again").startswith(
-            f"{tmp_path / 'half'}: is packed already, as fp16, and to round the weights twice loses quality; "
+        assert refused(capsys, "compress", model, out) == f"{out}: exists already; choose another name or remove it"
+        assert refused(capsys, "compress", out, tmp_path / "again").startswith(
+            f"{out}: already compressed as int8, and "
         )
-        assert refused(capsys, "pack", model, tmp_path / "again", "--storage", "int4") == (
+        assert refused(capsys, "compress", tmp_path / "half", tmp_path / "again").startswith(
+            f"{tmp_path / 'half'}: already compressed as fp16, and rounding the weights twice loses quality; "
+        )
+        assert refused(capsys, "compress", model, tmp_path / "again", "--storage", "int4") == (
             "unknown storage 'int4' (did you mean 'int8'?); use coded, int8 or fp16"
         )
 
 
-def test_a_packed_model_is_exported(toy_run: Runs, text: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_a_compressed_model_is_exported(toy_run: Runs, text: Path, tmp_path: Path, capsys: Capsys) -> None:
     pytest.importorskip("ctranslate2", reason="the extra bench is not installed")
-    packed, out = tmp_path / "packed", tmp_path / "exported"
-    ok(capsys, "pack", toy_run("AT") / "model", packed)
-    ok(capsys, "export", packed, out)
-    assert ok(capsys, "translate", out, text) == ok(capsys, "translate", packed, text)
-    assert refused(capsys, "pack", out, tmp_path / "again") == (
-        f"{out}: an exported model has its own format; name the model directory it came from"
+    small, out = tmp_path / "small", tmp_path / "exported"
+    ok(capsys, "compress", toy_run("AT") / "model", small)
+    ok(capsys, "export", small, out)
+    assert ok(capsys, "translate", out, text) == ok(capsys, "translate", small, text)
+    assert refused(capsys, "compress", out, tmp_path / "again") == (
+        f"{out}: an exported model cannot be compressed; name the model directory it came from"
     )
 
 
@@ -351,8 +354,8 @@ def test_an_engine_by_name(toy_run: Runs, text: Path, tmp_path: Path, capsys: Ca
     out = tmp_path / "out"
     assert ok(capsys, "distill", model, text, out, "--engine", "plain", "--device", "cpu") == f"{out}: 3 lines\n"
     assert out.read_text(encoding="utf-8") == expected
-    for verb, things in (("translate", [text]), ("distill", [text, tmp_path / "other"])):
-        assert refused(capsys, verb, model, *things, "--engine", "quick") == (
+    for verb, inputs in (("translate", [text]), ("distill", [text, tmp_path / "other"])):
+        assert refused(capsys, verb, model, *inputs, "--engine", "quick") == (
             "unknown engine 'quick'; use auto, plain or recorded"
         )
 
@@ -372,7 +375,7 @@ def test_show_draws_the_losses_of_a_run(toy_run: Runs, tmp_path: Path, capsys: C
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     model = toy_run("LAT") / "model"
     assert refused(capsys, "show", model, "ba", "--plot", tmp_path / "other.png") == (
-        f"{model}: not a training run, so there is no curve to plot; name a directory of lath train"
+        f"{model}: not a training run, so it has no losses to plot; name a run directory of lath train"
     )
 
 
@@ -414,7 +417,28 @@ def test_help_starts_with_an_example_that_works(verb: str, capsys: Capsys) -> No
     assert callable(build_parser().parse_args(words).run)
 
 
-def test_no_verb_is_a_question(capsys: Capsys) -> None:
+@pytest.mark.parametrize(
+    ("verb", "inputs", "settings"),
+    [
+        ("average", 2, {"best": TrainSettings.keep_best}),
+        ("shortlist", 2, to_tree(ShortlistSettings())),
+        ("compress", 2, to_tree(CompressSettings())),
+        ("export", 2, to_tree(ExportSettings())),
+        ("bench", 2, {**to_tree(BenchSettings()), "overrides": []}),
+    ],
+)
+def test_defaults_are_those_of_the_settings(verb: str, inputs: int, settings: dict[str, Any]) -> None:
+    parser = verb_parsers(build_parser())[verb]
+    parsed = vars(parser.parse_intermixed_args(["x"] * inputs))
+    assert {name: parsed[name] for name in settings} == settings
+    text = " ".join(parser.format_help().split())
+    for name, value in settings.items():
+        shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
+        if value not in (None, False, []):
+            assert re.search(rf"--{name.replace('_', '-')} [^-]*\(default: {shown}\)", text), name
+
+
+def test_no_verb_prints_the_help(capsys: Capsys) -> None:
     general = ok(capsys)
     assert general == ok(capsys, "--help")
     assert re.findall(r"^    ([a-z]+)\b", general, re.MULTILINE) == list(VERBS)
@@ -507,12 +531,12 @@ def test_a_file_that_may_not_be_read(recipe: Path, tmp_path: Path, capsys: Capsy
 
 
 @pytest.mark.parametrize(
-    ("raw", "message"),
+    ("raw", "expected"),
     [
         (
             b"ba\nko\nmi\n",
             "{source} has 3 lines but {target} has 2: line n of one must be the translation of line n of the other; "
-            "mend or re-export the files",
+            "fix or re-export the files",
         ),
         (
             b"ba\nk\xe4o\n",
@@ -521,22 +545,22 @@ def test_a_file_that_may_not_be_read(recipe: Path, tmp_path: Path, capsys: Capsy
         ),
         (
             b"ba\nk\0o\n",
-            "{source}: line 2 holds a NUL byte, so this is not plain text; convert it to UTF-8, for example with "
+            "{source}: line 2 contains a NUL byte, so this is not plain text; convert it to UTF-8, for example with "
             "iconv -f UTF-16 -t UTF-8, or remove the NUL bytes with tr -d '\\000'",
         ),
         (None, "{source}: no such file; check the path (it is relative to the current directory)"),
     ],
     ids=["lengths", "encoding", "nul", "missing"],
 )
-def test_bad_training_text(recipe: Path, tmp_path: Path, capsys: Capsys, raw: bytes | None, message: str) -> None:
+def test_bad_training_text(recipe: Path, tmp_path: Path, capsys: Capsys, raw: bytes | None, expected: str) -> None:
     source, target = tmp_path / "bad.src", tmp_path / "good.tgt"
     target.write_bytes(b"ark\noak\n")
     if raw is not None:
         source.write_bytes(raw)
     settings = ["--set", f"data.train_source={source}", "--set", f"data.train_target={target}"]
     with nothing_left_behind(tmp_path):
-        told = refused(capsys, "prepare", recipe, tmp_path / "out", *settings)
-        assert told == message.format(source=source, target=target)
+        message = refused(capsys, "prepare", recipe, tmp_path / "out", *settings)
+        assert message == expected.format(source=source, target=target)
 
 
 def test_no_training_text_is_left_after_the_filters(
@@ -547,9 +571,9 @@ def test_no_training_text_is_left_after_the_filters(
     target.write_text("ark\n" + "ark " * 50 + "\n" + "ark " * 20 + "\n", encoding="utf-8")
     settings = ["--set", f"data.train_source={source}", "--set", f"data.train_target={target}"]
     with nothing_left_behind(tmp_path):
-        told = refused(capsys, "prepare", recipe, tmp_path / "out", *settings, "--vocab-from", toy_folder / "data")
-    assert told == (
-        f"no pair of {source} and {target} is left to use: 0 pairs, 3 left out (1 empty, 1 too long, 1 ratio); "
+        message = refused(capsys, "prepare", recipe, tmp_path / "out", *settings, "--vocab-from", toy_folder / "data")
+    assert message == (
+        f"no usable pair in {source} and {target}: 0 pairs, 3 left out (1 empty, 1 too long, 1 ratio); "
         "0 source and 0 target tokens; check the text, data.max_length 30 and data.max_ratio 3.0"
     )
 
@@ -558,7 +582,7 @@ def test_no_training_text_is_left_after_the_filters(
     ("raw", "message"),
     [
         (b"ba\nk\xe4o\n", "line 2 is not valid UTF-8 (byte 2 of the line)"),
-        (b"ba\nk\0o\n", "line 2 holds a NUL byte"),
+        (b"ba\nk\0o\n", "line 2 contains a NUL byte"),
         (None, "no such file"),
     ],
     ids=["encoding", "nul", "missing"],
@@ -567,8 +591,7 @@ def test_bad_text_to_translate(toy_run: Runs, tmp_path: Path, capsys: Capsys, ra
     path = tmp_path / "bad.src"
     if raw is not None:
         path.write_bytes(raw)
-    told = refused(capsys, "translate", toy_run("AT") / "model", path)
-    assert told.startswith(f"{path}: {message}")
+    assert refused(capsys, "translate", toy_run("AT") / "model", path).startswith(f"{path}: {message}")
     assert refused(capsys, "translate", toy_run("AT") / "model", tmp_path) == (
         f"{tmp_path}: is a directory; name a text file (plain, .gz or .xz)"
     )
@@ -580,7 +603,7 @@ def test_text_of_different_length_to_evaluate(tmp_path: Path, capsys: Capsys) ->
         path.write_text("ba\n" * lines, encoding="utf-8")
     assert refused(capsys, "evaluate", reference, first, second) == (
         f"{reference} has 3 lines but {second} has 2: line n of one must be the translation of line n of the other; "
-        "mend or re-export the files"
+        "fix or re-export the files"
     )
     reference.write_text("", encoding="utf-8")
     assert refused(capsys, "evaluate", reference, reference).startswith("nothing to evaluate")
@@ -618,7 +641,7 @@ def test_a_bad_model(
         ("decode.iterations=0", "decode: iterations must be at least 1"),
         (
             "train.steps=4",
-            "--set train...: a trained model takes settings of decode only, such as decode.iterations",
+            "--set train...: a trained model only has decoding settings; use for example decode.iterations=1",
         ),
     ],
 )
@@ -646,7 +669,7 @@ def test_what_cannot_be_exported(
     model, out = toy_run("AT") / "model", tmp_path / "out"
     with nothing_left_behind(tmp_path):
         assert refused(capsys, "export", toy_run("LAT") / "model", out).startswith(
-            f"{toy_run('LAT') / 'model'}: a LAT model, but CTranslate2 runs models that write token by token"
+            f"{toy_run('LAT') / 'model'}: a LAT model, but CTranslate2 runs autoregressive models (AT) only; "
         )
         assert refused(capsys, "export", toy_run("AT"), out).startswith(f"{toy_run('AT')}: ")
         assert refused(capsys, "export", tmp_path / "none", out) == (
@@ -654,13 +677,13 @@ def test_what_cannot_be_exported(
         )
         assert refused(capsys, "export", model, out, "--to", "onnx") == "unknown format 'onnx'; use ctranslate2"
         assert refused(capsys, "export", model, out, "--quantization", "int9") == (
-            "unknown quantization 'int9' (did you mean 'int8'?); use float32 or float16 or int8"
+            "unknown quantization 'int9' (did you mean 'int8'?); use float32, float16 or int8"
         )
         assert refused(capsys, "export", model, text) == f"{text}: exists already; choose another name or remove it"
     ok(capsys, "export", model, out)
     with nothing_left_behind(tmp_path):
         assert refused(capsys, "export", out, tmp_path / "again") == (
-            f"{out}: is exported already; name the model directory it came from"
+            f"{out}: already exported; name the model directory it came from"
         )
         assert refused(capsys, "translate", out, text, "--precision", "bf16").startswith(
             f"{out}: an exported model has the precision it was exported with; "
@@ -698,7 +721,7 @@ def test_a_directory_of_the_wrong_sort(
         )
         assert refused(capsys, "translate", run, text) == f"{run}: a training run, not a model; use {run / 'model'}"
         assert refused(capsys, "train", recipe, run, out) == (
-            f"{run}: no data.json; name a directory that lath prepare has written"
+            f"{run}: no data.json; name a directory written by lath prepare"
         )
         assert refused(capsys, "average", data, out) == (
             f"{data}: neither a model nor a run directory, it has no config.json"
@@ -750,9 +773,9 @@ def test_a_full_disk_while_saving_a_checkpoint_loses_no_other(
         full() if len(saved) > 3 else save(weights, path)  # the second checkpoint's optimiser
 
     monkeypatch.setattr(lath.model.directory, "save_tensors", save_some)
-    told = refused(capsys, "train", recipe, data, run)
+    message = refused(capsys, "train", recipe, data, run)
     where = run / "checkpoints" / "step-8"
-    assert told == f"disk full while writing {where}: free some space and run the same command again"
+    assert message == f"disk full while writing {where}: free some space and run the same command again"
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-4"]
     monkeypatch.setattr(lath.model.directory, "save_tensors", save)
     ok(capsys, "train", recipe, data, run, "--resume")
@@ -760,7 +783,7 @@ def test_a_full_disk_while_saving_a_checkpoint_loses_no_other(
     assert [entry["step"] for entry in log if "loss" in entry] == list(range(1, 13))
 
 
-def test_a_full_disk_while_averaging_packing_or_distilling(
+def test_a_full_disk_while_averaging_compressing_or_distilling(
     toy_run: Runs, text: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
@@ -771,14 +794,13 @@ def test_a_full_disk_while_averaging_packing_or_distilling(
         )
     with nothing_left_behind(tmp_path), monkeypatch.context() as patch:
         patch.setattr(lath.model.compress, "save_tensors", full)
-        assert refused(capsys, "pack", toy_run("AT") / "model", out) == (
+        assert refused(capsys, "compress", toy_run("AT") / "model", out) == (
             f"disk full while writing {out}: free some space and run the same command again"
         )
     with monkeypatch.context() as patch:
-        patch.setattr(lath.distill, "_repeated", full)
-        assert refused(capsys, "distill", toy_run("AT") / "model", text, out) == (
-            f"disk full while writing {out}: free some space and run the same command again"
-        )
+        patch.setattr(lath.translator.Translator, "hypotheses", full)
+        message = refused(capsys, "distill", toy_run("AT") / "model", text, out)
+        assert message.startswith("disk full while writing ")
     assert not out.exists()
     ok(capsys, "distill", toy_run("AT") / "model", text, out)
 
@@ -856,7 +878,7 @@ def test_progress_is_shown_on_a_terminal_only(
 # ---- Ctrl-C --------------------------------------------------------------------------------------------------------
 
 
-def test_an_interrupted_verb_says_so(
+def test_an_interrupted_verb_exits_with_130(
     toy_run: Runs, text: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:
@@ -886,14 +908,14 @@ def test_training_is_saved_at_ctrl_c_and_goes_on(
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, b"")
-    told = re.fullmatch(
+    stopped = re.fullmatch(
         r"lath: stopped at step (\d+), which is saved; go on with the same command and --resume\n", err.decode()
     )
-    assert told
-    step = int(told[1])
+    assert stopped
+    step = int(stopped[1])
     assert [path.name for path in (run / "checkpoints").iterdir()] == [f"step-{step}"]
     assert not (run / "model").exists()
-    assert ok(capsys, "show", run).endswith("unfinished; go on with lath train ... --resume\n")
+    assert ok(capsys, "show", run).endswith("unfinished; continue with lath train ... --resume\n")
     assert "no validated checkpoint yet" in refused(capsys, "average", run, tmp_path / "model")
     ok(capsys, *arguments, "--set", f"train.steps={step + 2}", "--resume")
     entries = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
@@ -923,15 +945,15 @@ def test_translation_ends_quietly_at_ctrl_c(toy_run: Runs) -> None:
     assert set(lines) | set(rest.splitlines(keepends=True)) == {lines[0]}  # whole lines to the end
 
 
-def test_things_and_ways_may_come_in_any_order(
+def test_inputs_and_options_may_come_in_any_order(
     toy_run: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = tmp_path / "text"
     text.write_text("ba ko\n", encoding="utf-8")
     model = str(toy_run("LAT") / "model")
-    way, file = ["--device", "cpu"], str(text)
+    option, file = ["--device", "cpu"], str(text)
     printed = []
-    for arguments in ([model, file, *way], [model, *way, file], [*way, model, file]):
+    for arguments in ([model, file, *option], [model, *option, file], [*option, model, file]):
         assert main(["translate", *arguments]) == 0
         printed.append(capsys.readouterr().out)
     assert printed[0] == printed[1] == printed[2] != ""

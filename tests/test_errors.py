@@ -1,10 +1,10 @@
-"""The hint that goes with "unknown X"."""
+"""Hints in error messages."""
 
 from __future__ import annotations
 
 import pytest
 
-from lath.errors import UserError, did_you_mean
+from lath.errors import UserError, did_you_mean, one_of
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,10 @@ def test_did_you_mean(word: str, known: list[str], hint: str) -> None:
 
 def test_known_words_may_come_from_any_iterable() -> None:
     assert did_you_mean("stpes", {"steps": 1}) == did_you_mean("stpes", iter(["steps"])) == " (did you mean 'steps'?)"
+
+
+def test_one_of_lists_the_choices() -> None:
+    assert [one_of("a"), one_of("ab"), one_of(["a", "b", "c"])] == ["a", "a or b", "a, b or c"]
 
 
 def test_user_error_shows_its_message_alone() -> None:

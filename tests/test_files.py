@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lath.errors import UserError
-from lath.files import count_lines, disk_errors, read_lines, read_pairs, whole_directory, whole_file
+from lath.files import chunks, count_lines, disk_errors, read_lines, read_pairs, whole_directory, whole_file
 
-PACKERS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
 
 
 def write(path: Path, raw: bytes) -> Path:
@@ -22,7 +22,7 @@ def write(path: Path, raw: bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize("suffix", PACKERS)
+@pytest.mark.parametrize("suffix", COMPRESSORS)
 @pytest.mark.parametrize(
     ("raw", "lines"),
     [
@@ -38,7 +38,7 @@ def write(path: Path, raw: bytes) -> Path:
     ],
 )
 def test_lines_end_at_newlines_only(tmp_path: Path, suffix: str, raw: bytes, lines: list[str]) -> None:
-    path = write(tmp_path / f"text{suffix}", PACKERS[suffix](raw))
+    path = write(tmp_path / f"text{suffix}", COMPRESSORS[suffix](raw))
     assert list(read_lines(path)) == lines
     assert count_lines(path) == len(lines)
 
@@ -52,7 +52,7 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, lines
     assert count_lines(path) == 1 + len(lines)
 
 
-def test_several_packed_streams_are_one_file(tmp_path: Path) -> None:
+def test_several_compressed_streams_are_one_file(tmp_path: Path) -> None:
     path = write(tmp_path / "text.xz", lzma.compress(b"a\n") + lzma.compress(b"b\n"))
     assert list(read_lines(path)) == ["a", "b"]
 
@@ -67,16 +67,16 @@ TEXT = "\n".join(str(number**5) for number in range(3000)).encode()
 BROKEN = {
     "truncated gz": ("a.gz", gzip.compress(TEXT, mtime=0)[:-2000], "a.gz: truncated: .* copy or download it again"),
     "truncated xz": ("a.xz", lzma.compress(TEXT)[:-2000], "a.xz: truncated: .* copy or download it again"),
-    "plain gz": ("a.gz", b"plain\n", "a.gz: not a sound .gz file .*drop the ending .gz if it is plain text"),
-    "plain xz": ("a.xz", b"plain\n", "a.xz: not a sound .xz file .*drop the ending .xz if it is plain text"),
-    "bad block": ("a.gz", gzip.compress(b"x", mtime=0)[:10] + b"\xff" * 40, "a.gz: not a sound .gz file"),
-    "bad check": ("a.gz", gzip.compress(TEXT, mtime=0)[:-8] + bytes(8), "a.gz: not a sound .gz file"),
-    "bad xz": ("a.xz", lzma.compress(TEXT)[:2000] + bytes(5000), "a.xz: not a sound .xz file"),
+    "plain gz": ("a.gz", b"plain\n", "a.gz: not a valid .gz file .*remove the suffix .gz if it is plain text"),
+    "plain xz": ("a.xz", b"plain\n", "a.xz: not a valid .xz file .*remove the suffix .xz if it is plain text"),
+    "bad block": ("a.gz", gzip.compress(b"x", mtime=0)[:10] + b"\xff" * 40, "a.gz: not a valid .gz file"),
+    "bad check": ("a.gz", gzip.compress(TEXT, mtime=0)[:-8] + bytes(8), "a.gz: not a valid .gz file"),
+    "bad xz": ("a.xz", lzma.compress(TEXT)[:2000] + bytes(5000), "a.xz: not a valid .xz file"),
 }
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_broken_packed_files(tmp_path: Path, case: str) -> None:
+def test_broken_compressed_files(tmp_path: Path, case: str) -> None:
     name, raw, message = BROKEN[case]
     path = write(tmp_path / name, raw)
     with pytest.raises(UserError, match=message):
@@ -85,12 +85,12 @@ def test_broken_packed_files(tmp_path: Path, case: str) -> None:
         count_lines(path)
 
 
-def test_wrong_text_is_told_with_its_line(tmp_path: Path) -> None:
+def test_wrong_text_is_reported_with_its_line(tmp_path: Path) -> None:
     latin = write(tmp_path / "latin", "gut\nschön\n".encode("latin-1"))
     with pytest.raises(UserError, match=r"latin: line 2 is not valid UTF-8 \(byte 4 .*convert it to UTF-8.*iconv"):
         list(read_lines(latin))
     nul = write(tmp_path / "nul", b"a\nb\0c\n")
-    with pytest.raises(UserError, match=r"nul: line 2 holds a NUL byte.*iconv.*tr -d '\\000'"):
+    with pytest.raises(UserError, match=r"nul: line 2 contains a NUL byte.*iconv.*tr -d '\\000'"):
         list(read_lines(nul))
     utf16 = write(tmp_path / "utf16", "a\n".encode("utf-16"))
     with pytest.raises(UserError, match="utf16: line 1 is not valid UTF-8"):
@@ -116,6 +116,18 @@ def test_what_can_be_read_only_once_is_not_counted(tmp_path: Path) -> None:
     for path in (pipe, Path("-")):  # a count would leave nothing to read, and an empty output
         with pytest.raises(UserError, match=f"{path}: a pipe can be read only once, .* write it to a file"):
             count_lines(path)
+
+
+@pytest.mark.parametrize(("items", "expected"), [("", []), ("ab", ["ab"]), ("abcd", ["abc", "d"]), ("abc", ["abc"])])
+def test_chunks_keep_order_and_lose_nothing(items: str, expected: list[str]) -> None:
+    assert ["".join(chunk) for chunk in chunks(items, 3)] == expected
+
+
+def test_a_chunk_is_read_only_when_it_is_needed() -> None:
+    read: list[int] = []
+    parts = chunks((read.append(number) or number for number in range(10)), 4)
+    assert next(parts) == [0, 1, 2, 3]
+    assert len(read) == 4
 
 
 def test_pairs(tmp_path: Path) -> None:
@@ -168,7 +180,7 @@ def test_an_existing_directory_is_refused_untouched(tmp_path: Path) -> None:
 
 def test_a_directory_that_someone_else_made_meanwhile_is_kept(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(UserError, match="out: cannot be written: .*choose another place"):
+    with pytest.raises(UserError, match="out: cannot be written: .*choose another path"):
         with whole_directory(out):
             out.mkdir()
             (out / "theirs").touch()
@@ -178,10 +190,10 @@ def test_a_directory_that_someone_else_made_meanwhile_is_kept(tmp_path: Path) ->
 
 def test_a_place_below_a_file_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "file", b"")
-    with pytest.raises(UserError, match="out: cannot be written: .*choose another place"):
+    with pytest.raises(UserError, match="out: cannot be written: .*choose another path"):
         with whole_directory(tmp_path / "file" / "out"):
             pytest.fail("must not get here")
-    with pytest.raises(UserError, match="out: cannot be written: .*choose another place"):
+    with pytest.raises(UserError, match="out: cannot be written: .*choose another path"):
         with whole_file(tmp_path / "file" / "out"):
             pytest.fail("must not get here")
 
@@ -215,7 +227,7 @@ FULL = [
 
 
 @pytest.mark.parametrize("error", FULL)
-def test_a_full_disk_is_the_users_to_mend(tmp_path: Path, error: Exception) -> None:
+def test_a_full_disk_is_a_user_error(tmp_path: Path, error: Exception) -> None:
     message = "disk full while writing .*out: free some space and run the same command again"
     for writing in (whole_directory, whole_file, disk_errors):
         with pytest.raises(UserError, match=message):

@@ -136,11 +136,11 @@ def test_line_counts_must_agree() -> None:
 
 
 def test_empty_input_is_refused() -> None:
-    with pytest.raises(UserError, match="nothing to evaluate: hypotheses and references have no lines"):
+    with pytest.raises(UserError, match="nothing to evaluate: hypotheses and references are empty; give text"):
         evaluate([], [])
-    with pytest.raises(UserError, match="nothing to evaluate: first and second and references have no lines"):
+    with pytest.raises(UserError, match="nothing to evaluate: first and second and references are empty; give text"):
         compare([], [], [])
-    with pytest.raises(UserError, match="references: not one word in any line"):
+    with pytest.raises(UserError, match="references: no words in any line"):
         evaluate(["a", "b"], ["", " "])
 
 
@@ -159,9 +159,7 @@ def test_without_sacrebleu_the_import_works_and_the_call_names_the_remedy() -> N
         "except UserError as error: print(error)\n"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert result.stdout == (
-        "[50.0]\nscores are computed by sacrebleu, which is not installed: pip install sacrebleu\n"
-    )
+    assert result.stdout == ("[50.0]\nscoring needs the package sacrebleu: pip install sacrebleu\n")
 
 
 def _systems(sentences: int) -> tuple[list[str], list[str], list[str]]:
@@ -177,7 +175,7 @@ def _systems(sentences: int) -> tuple[list[str], list[str], list[str]]:
 
 
 def test_draws_from_counts_equal_draws_from_text() -> None:
-    """The fast way (counts once for each sentence) against the plain one (score each drawn text anew)."""
+    """Statistics collected once per sentence give the same scores as scoring every draw by itself."""
     first, second, references = _systems(20)
     fast = compare(first, second, references, tokenised=True, samples=40, seed=3)
     draws = np.random.default_rng(3).choice(20, size=(40, 20), replace=True)

@@ -1,1 +1,1 @@
-"""What was measured: speed, plots, and how a translation came about."""
+"""Benchmarks, plots, and step-by-step views of translations."""

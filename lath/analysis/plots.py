@@ -1,4 +1,4 @@
-"""Curves of a training run, and what speed costs in quality: blocks for the terminal, pictures for everything else."""
+"""Loss curves and the trade-off of speed and quality: sparklines for the terminal, image files with matplotlib."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lath.errors import UserError
+from lath.errors import UserError, one_of
 from lath.files import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-PICTURES = (".svg", ".png")
+IMAGES = (".svg", ".png")
 MARKERS = "osD^v<>PX"
-"""As colours repeat after ten, so do these after nine: ninety points look different."""
+"""Colours repeat after ten points and markers after nine, so ninety points look different."""
 
 Curve = Sequence[tuple[int, float]]
-"""Steps with the value at each."""
+"""(step, value) pairs."""
 
 
 def sparkline(values: Sequence[float], width: int = 60) -> str:
-    """Values as blocks from the lowest to the highest; more than `width` of them are averaged in groups.
+    """Values as block characters; more than `width` values are averaged in groups.
 
     >>> sparkline([8, 7, 5, 3, 2, 1, 1])
     '█▇▅▃▂▁▁'
@@ -41,24 +41,24 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
 
 
 def new_figure(path: Path) -> Figure:
-    """An empty picture to be saved as `path`; refused where that would fail."""
-    if path.suffix not in PICTURES:
-        raise UserError(f"{path}: pictures end in {' or '.join(PICTURES)}; name it so, for example curve.svg")
+    """An empty figure to be saved as `path`; an error if that would fail."""
+    if path.suffix not in IMAGES:
+        raise UserError(f"{path}: unknown image format; use a name that ends in {one_of(IMAGES)}")
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise UserError("curves are drawn by matplotlib, which is not installed: pip install 'lath[plots]'") from None
+        raise UserError("plots need the package matplotlib: pip install 'lath[plots]'") from None
     return Figure(figsize=(8, 5), layout="constrained")
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a picture; an older one is replaced."""
+    """Write an image file; an existing file is replaced."""
     with whole_file(path) as partial:
         figure.savefig(partial, format=path.suffix.removeprefix("."))
 
 
 def plot_curves(curves: Mapping[str, Curve], title: str, path: Path) -> None:
-    """Draw named curves over the steps into an .svg or .png file."""
+    """Plot named curves over the steps into an .svg or .png file."""
     figure = new_figure(path)
     axes = figure.subplots()
     for name, curve in curves.items():
@@ -72,7 +72,7 @@ def plot_curves(curves: Mapping[str, Curve], title: str, path: Path) -> None:
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
-    """The numbers of the (cost, gain) points that no other point beats in both, the cheapest first.
+    """The indices of the (cost, gain) points that no other point beats in both, cheapest first.
 
     >>> frontier([(5.0, 30.0), (1.0, 20.0), (2.0, 19.0), (9.0, 30.0)])
     [1, 0]
@@ -85,7 +85,7 @@ def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def plot_pareto(points: Mapping[str, tuple[float, float]], labels: tuple[str, str, str], path: Path) -> None:
-    """Draw named (cost, gain) points and the frontier of the best; labels are those of title, cost and gain."""
+    """Plot named (cost, gain) points and their Pareto frontier; `labels` are title, cost axis and gain axis."""
     figure = new_figure(path)
     axes = figure.subplots()
     places = list(points.values())

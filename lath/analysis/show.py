@@ -1,4 +1,4 @@
-"""Things for people to read: how a translation came about, and what a recipe, data, run or model directory holds."""
+"""What `lath show` prints: a translation step by step, or a summary of a recipe, data, run or model directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from lath.config import Recipe, load_recipe, recipe_from_tree, to_tree
 from lath.decoding.merge import Decision
 from lath.decoding.results import Pass
 from lath.errors import UserError
-from lath.model.directory import CONFIG, best_checkpoints, list_checkpoints, read_info
+from lath.model.directory import (
+    CARD,
+    CONFIG,
+    EXPORTED,
+    best_checkpoints,
+    is_exported,
+    list_checkpoints,
+    read_info,
+)
 from lath.text.corpus import DATA_INFO, read_data_info
 from lath.text.vocab import MASK, Vocab
 from lath.training.log import Entry, log_entries, training_words, validation_costs
@@ -24,35 +32,35 @@ def explain(hypothesis: Hypothesis, vocab: Vocab) -> str:
     """Each pass of a traced hypothesis: its input, the pieces, how they were merged, and what was masked."""
     lines: list[str] = []
     if not hypothesis.passes:
-        lines.append("No passes to show: it is blank, or was written token by token (AT), or without a trace.")
+        lines.append("No passes to show: the line is blank, the model is autoregressive (AT), or there is no trace.")
     for number, passes in enumerate(hypothesis.passes, start=1):
         if len(hypothesis.passes) > 1:
-            lines.append(f"Part {number} of {len(hypothesis.passes)}")
-        for iteration, told in enumerate(passes, start=1):
-            lines += [f"Pass {iteration} of {len(passes)}", *_explain_pass(told, vocab), ""]
+            lines.append(f"Fragment {number} of {len(hypothesis.passes)}")
+        for iteration, traced in enumerate(passes, start=1):
+            lines += [f"Pass {iteration} of {len(passes)}", *_explain_pass(traced, vocab), ""]
     return "\n".join([*lines, f"Translation: {hypothesis.text}"])
 
 
-def _explain_pass(told: Pass, vocab: Vocab) -> list[str]:
-    """One pass, indented."""
-    width = max(len(vocab.token(id)) for id in told.input)
-    single = all(len(piece) == 1 for piece in told.pieces)  # CMLM: tokens fill masks, nothing is merged
+def _explain_pass(traced: Pass, vocab: Vocab) -> list[str]:
+    """The lines of one pass, indented."""
+    width = max(len(vocab.token(id)) for id in traced.input)
+    single = all(len(piece) == 1 for piece in traced.pieces)  # CMLM: tokens fill masks, nothing is merged
     what = "token" if single else "piece"
     lines = [f"  decoder input and the {what} predicted at each position (probability of each token):"]
-    for place, (id, piece, scores) in enumerate(zip(told.input, told.pieces, told.scores, strict=True)):
+    for place, (id, piece, scores) in enumerate(zip(traced.input, traced.pieces, traced.scores, strict=True)):
         written = "  ".join(f"{vocab.token(t)} {100 * math.exp(s):.0f}%" for t, s in zip(piece, scores, strict=True))
         lines.append(f"    {place:3d} {vocab.token(id):{width}}  {written}")
-    notable = [decision for decision in told.decisions if decision.step != "match"]
+    notable = [decision for decision in traced.decisions if decision.step != "match"]
     if notable:
         lines.append("  merging:")
         lines += [f"    piece {decision.piece:3d} {_explain_decision(decision, vocab)}" for decision in notable]
-    lines.append(f"  {'filled:' if single else 'merged:'}      {_words(told.output, vocab)}")
-    if told.masked:
-        shown = [MASK if place in told.masked else id for place, id in enumerate(told.output)]
+    lines.append(f"  {'filled:' if single else 'merged:'}      {_words(traced.output, vocab)}")
+    if traced.masked:
+        shown = [MASK if place in traced.masked else id for place, id in enumerate(traced.output)]
         lines.append(f"  masked:      {_words(shown, vocab)}")
-    if told.length_change:
-        verb = "inserted" if told.length_change > 0 else "to delete, as far as there are any"
-        lines.append(f"  length:      {abs(told.length_change)} masks {verb}")
+    if traced.length_change:
+        verb = "inserted" if traced.length_change > 0 else "to delete, if there are enough"
+        lines.append(f"  length:      {abs(traced.length_change)} masks {verb}")
     return lines
 
 
@@ -61,43 +69,45 @@ def _explain_decision(decision: Decision, vocab: Vocab) -> str:
     if decision.step == "overlap":
         return f"repeats the end of the text: {right}"
     if decision.step == "concatenate":
-        return f"shares nothing with the end of the text and is put behind it: {right}"
+        return f"shares nothing with the end of the text and is appended: {right}"
     winner = left if decision.kept == "left" else right
-    return f"{left} ({decision.left_score:.2f}) against {right} ({decision.right_score:.2f}): {winner} stays"
+    return f"{left} ({decision.left_score:.2f}) against {right} ({decision.right_score:.2f}): {winner} wins"
 
 
 def _words(ids: tuple[int, ...] | list[int], vocab: Vocab) -> str:
     return " ".join(vocab.token(id) for id in ids)
 
 
-def show(thing: Path, overrides: Sequence[str] = ()) -> str:
-    """What a recipe (with `overrides` like --set), a prepared data, a run or a model directory holds."""
-    if thing.is_file():
-        return json.dumps(to_tree(load_recipe(thing, overrides)), indent=2)
+def show(path: Path, overrides: Sequence[str] = ()) -> str:
+    """Summarise a recipe (with `overrides` as in --set), or a data, run, model or exported directory."""
+    if path.is_file():
+        return json.dumps(to_tree(load_recipe(path, overrides)), indent=2)
     if overrides:
-        raise UserError(f"--set {overrides[0]}: changes a recipe, or how a sentence is translated; {thing} is neither")
-    if (thing / "resolved.json").is_file():
-        return _show_run(thing)
-    if (thing / CONFIG).is_file():
-        return _show_model(thing)
-    if (thing / DATA_INFO).is_file():
-        return "\n".join(_show_data(thing))
-    what = "is not a recipe, data, run or model directory" if thing.exists() else "does not exist"
-    raise UserError(f"{thing}: {what}; give a recipe (.toml), or a directory made by lath prepare or lath train")
+        raise UserError(f"--set {overrides[0]}: {path} is not a recipe; leave --set out, or add a sentence")
+    if (path / "resolved.json").is_file():
+        return _show_run(path)
+    if is_exported(path):
+        return _show_model(path / EXPORTED)
+    if (path / CONFIG).is_file():
+        return _show_model(path)
+    if (path / DATA_INFO).is_file():
+        return _show_data(path)
+    what = "is not a recipe, data, run or model directory" if path.exists() else "does not exist"
+    raise UserError(f"{path}: {what}; give a recipe (.toml), or a directory written by lath prepare or lath train")
 
 
 def _show_model(directory: Path) -> str:
     info = read_info(directory)
-    card = directory / "README.md"
+    card = directory / CARD
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     return f"{text}\ndecoding defaults: {json.dumps(to_tree(info.decode))}"
 
 
-def _show_data(directory: Path) -> list[str]:
+def _show_data(directory: Path) -> str:
     info = read_data_info(directory)
     lines = [f"{directory}: {info.data.source_language} to {info.data.target_language}"]
     lines += [f"  {split:6} {counts}" for split, counts in info.splits.items()]
-    return [*lines, f"  vocabulary {info.source_vocab_size} source, {info.target_vocab_size} target"]
+    return "\n".join([*lines, f"  vocabulary {info.source_vocab_size} source, {info.target_vocab_size} target"])
 
 
 def _show_run(run: Path) -> str:
@@ -116,21 +126,21 @@ def _show_run(run: Path) -> str:
     if (run / "model").is_dir() and step >= recipe.train.steps:
         state = "finished"
     elif (run / "model").is_dir() and out_of_patience(validation_costs(entries), recipe.train.patience):
-        state = f"finished early, at step {step}: validation got no better"
+        state = f"stopped early at step {step}: validation did not improve"
     else:
-        state = "unfinished; go on with lath train ... --resume"
+        state = "unfinished; continue with lath train ... --resume"
     return "\n".join([*lines, f"  {state}"])
 
 
 def plot_run(run: Path, path: Path) -> None:
-    """Draw the losses of a training run into a picture."""
+    """Plot the losses of a training run into an image file."""
     if not (run / "resolved.json").is_file():
-        raise UserError(f"{run}: not a training run, so there is no curve to plot; name a directory of lath train")
+        raise UserError(f"{run}: not a training run, so it has no losses to plot; name a run directory of lath train")
     plot_curves(_loss_curves(list(log_entries(run))), run.name, path)
 
 
 def _loss_curves(entries: Sequence[Entry]) -> dict[str, Curve]:
-    """Training and validation loss over the steps, as far as there are any."""
+    """Training and validation loss over the steps, if logged."""
     names = {"training loss": "loss", "validation loss": "valid_loss"}
     curves = {
         name: [(int(entry["step"]), float(entry[key])) for entry in entries if key in entry]

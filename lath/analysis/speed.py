@@ -1,4 +1,4 @@
-"""What the clock said (bench.py), as numbers with their signatures, as tables, and as one line of JSON."""
+"""Measured times (bench.py) as numbers with signatures, as tables, and as one line of JSON."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ import torch
 
 from lath import __version__
 from lath.analysis.sentences import Text, throughput_lines
-from lath.config import DecodeSettings
+from lath.config import DecodeOptions, DecodeSettings
 from lath.scores import Score
 from lath.translator import Translator
 
 STAGES = ("tokenise", "encode", "decode", "merge", "detokenise")
 NAMED = ("beam", "iterations", "length_candidates", "extra_length")
-"""Settings that a signature tells in any case."""
+"""Settings that every signature contains."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One way of translating with one model."""
+    """One row of the tables: a model with an engine and decoding settings."""
 
     name: str
     model: str
-    """The directory, as it was given."""
+    """The directory as given by the user."""
     translator: Translator
-    """With a decoder of its own, so that no row takes the place of what another has recorded."""
-    overrides: dict[str, Any]
+    """Has its own decoder, so that rows do not share recordings."""
+    overrides: DecodeOptions
     """Settings that differ from the model's own."""
     precision: str
     weights: int
-    """Bytes on a GPU."""
+    """Bytes of the model on a GPU."""
 
     @property
     def kind(self) -> str:
@@ -49,41 +49,42 @@ class Row:
 
     @property
     def settings(self) -> DecodeSettings:
-        """All settings."""
+        """All decoding settings."""
         return self.translator.settings(**self.overrides)
 
     def translate(self, lines: Sequence[str], batch: int) -> list[str]:
         """Text to text."""
-        return self.translator.translate(lines, **self.overrides, batch_sentences=batch)
+        options: DecodeOptions = {**self.overrides, "batch_sentences": batch}
+        return self.translator.translate(lines, **options)
 
 
 @dataclass
 class Times:
-    """Seconds of one row, an entry for each of its turns."""
+    """Measured seconds of one row, one entry for each repeat."""
 
     single: list[list[float]] = field(default_factory=list)
-    """Of each timed sentence, one at a time."""
+    """For each timed sentence, one at a time."""
     batches: dict[int, list[float]] = field(default_factory=dict)
-    """By the size of a batch: of the timed sentences in whole batches."""
+    """By batch size: for the timed sentences in whole batches."""
     lengths: dict[int, list[list[float]]] = field(default_factory=dict)
-    """By length: of each sentence of that length, one at a time."""
+    """By source length: for each sentence of that length, one at a time."""
     stages: dict[int, dict[str, float]] = field(default_factory=dict)
-    """By the size of a batch: of each part of the work. Not by turns: parts are compared within a row only."""
+    """By batch size: for each stage. Measured once, because stages are compared only within a row."""
     memory: int = 0
-    """Bytes on a GPU at most: weights, what was recorded, and what it works on."""
+    """Peak bytes on a GPU: weights, recordings and working memory."""
 
 
-def sentence_medians(turns: Sequence[Sequence[float]]) -> list[float]:
-    """Each sentence's median over the turns.
+def sentence_medians(repeats: Sequence[Sequence[float]]) -> list[float]:
+    """The median of each sentence over the repeats.
 
     >>> sentence_medians([[1.0, 9.0], [2.0, 7.0], [8.0, 8.0]])
     [2.0, 8.0]
     """
-    return [statistics.median(times) for times in zip(*turns, strict=True)]
+    return [statistics.median(times) for times in zip(*repeats, strict=True)]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that `share` of all values do not exceed, between two values where it falls between them.
+    """The value that `share` of all values do not exceed, with linear interpolation.
 
     >>> percentile([4.0, 1.0, 2.0, 3.0], 0.5)
     2.5
@@ -92,7 +93,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def shares(stages: Mapping[str, float]) -> dict[str, float]:
-    """Parts of a whole.
+    """Each stage as a share of the total.
 
     >>> shares({"encode": 1.0, "decode": 3.0})
     {'encode': 0.25, 'decode': 0.75}
@@ -103,7 +104,7 @@ def shares(stages: Mapping[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Speed:
-    """What was found out about one row; milliseconds are those of a sentence translated alone."""
+    """The results of one row; milliseconds are for a sentence translated alone."""
 
     name: str
     model: str
@@ -111,39 +112,39 @@ class Speed:
     engine: str
     precision: str
     device: str
-    overrides: dict[str, Any]
+    overrides: DecodeOptions
     p50_ms: float
     p95_ms: float
     mean_ms: float
     p50_ms_of_turns: list[float]
-    """The p50 of each turn by itself: how steady the machine was."""
+    """The p50 of each repeat: how stable the machine was."""
     times: float
-    """How many times the p50 of the row compared with."""
+    """The p50 relative to that of the reference row."""
     sentences_per_second: dict[int, float]
-    """By the size of a batch."""
+    """By batch size."""
     best_batch: int
     ms_at_length: dict[int, float]
-    """By source tokens: the p50."""
+    """The p50 by source length."""
     longest_over_20: float | None
-    """The latency at 160 source tokens over that at 20, where both were measured."""
+    """The latency at 160 source tokens divided by that at 20, if both were measured."""
     shares: dict[int, dict[str, float]]
-    """By the size of a batch: the parts of the time."""
+    """By batch size: the share of each stage in the time."""
     memory_mib: float | None
-    """On a GPU: the row's own."""
+    """Peak memory on a GPU, for this row alone."""
     bleu: float | None
     signature: str
     throughput_signature: str
 
 
 def summarise(row: Row, times: Times, against_p50: float, text: Text, bleu: Score | None) -> Speed:
-    """The numbers of a row."""
+    """The results of a row from its times."""
     single = sentence_medians(times.single)
     p50, p95 = percentile(single, 0.5), percentile(single, 0.95)
     throughput = {
         batch: len(throughput_lines(text, batch)) / statistics.median(took) for batch, took in times.batches.items()
     }
     best = max(throughput, key=throughput.__getitem__)
-    at_length = {length: 1e3 * percentile(sentence_medians(turns), 0.5) for length, turns in times.lengths.items()}
+    at_length = {length: 1e3 * percentile(sentence_medians(repeats), 0.5) for length, repeats in times.lengths.items()}
     tokens = statistics.mean(text.tokens)
     latency = f"{1e3 * p50:.2f} ms/sent p50 (p95 {1e3 * p95:.2f})"
     return Speed(
@@ -163,7 +164,7 @@ def summarise(row: Row, times: Times, against_p50: float, text: Text, bleu: Scor
         best_batch=best,
         ms_at_length=at_length,
         longest_over_20=at_length[160] / at_length[20] if {20, 160} <= at_length.keys() else None,
-        shares={batch: shares(parts) for batch, parts in times.stages.items()},
+        shares={batch: shares(stages) for batch, stages in times.stages.items()},
         memory_mib=times.memory / 2**20 if row.translator.device.type == "cuda" else None,
         bleu=None if bleu is None else bleu.value,
         signature=f"{signature(row, 1, tokens)} = {latency}",
@@ -172,30 +173,30 @@ def summarise(row: Row, times: Times, against_p50: float, text: Text, bleu: Scor
 
 
 def signature(row: Row, batch: int, tokens: float) -> str:
-    """What was measured: network, decoding, batch, mean source tokens, engine, precision, machine, versions."""
+    """What was measured: network, decoding, batch size, mean source tokens, engine, precision, machine, versions."""
     network, settings = row.translator.info.network, row.settings
-    parts = [row.kind.lower(), f"{network.encoder_layers}-{network.decoder_layers}", str(network.width),
+    fields = [row.kind.lower(), f"{network.encoder_layers}-{network.decoder_layers}", str(network.width),
              f"v:{row.translator.info.target_size}"]  # fmt: skip
     if row.kind == "AT":
-        parts.append(f"beam:{settings.beam}")
+        fields.append(f"beam:{settings.beam}")
     else:
         piece = [f"K:{network.piece_length}"] if row.kind == "LAT" else []
         longer = f"+{settings.extra_length}" if row.kind == "LAT" and settings.extra_length else ""
-        parts += [*piece, f"it:{settings.iterations}", f"len:{settings.length_candidates}{longer}"]
-    parts += [f"{key}:{value}" for key, value in row.overrides.items() if key not in NAMED]
-    parts += [f"b:{batch}", f"src:{tokens:.0f}", row.translator.engine, row.precision,
+        fields += [*piece, f"it:{settings.iterations}", f"len:{settings.length_candidates}{longer}"]
+    fields += [f"{key}:{value}" for key, value in row.overrides.items() if key not in NAMED]
+    fields += [f"b:{batch}", f"src:{tokens:.0f}", row.translator.engine, row.precision,
               device_name(row.translator.device)]  # fmt: skip
     if row.translator.device.type == "cpu":
-        parts.append(f"threads:{torch.get_num_threads()}")
+        fields.append(f"threads:{torch.get_num_threads()}")
     if row.translator.engine == "ctranslate2":
-        parts.append(f"ctranslate2:{importlib.metadata.version('ctranslate2')}")
+        fields.append(f"ctranslate2:{importlib.metadata.version('ctranslate2')}")
     else:
-        parts.append(f"torch:{torch.__version__}")
-    return "|".join([*parts, f"lath:{__version__}"])
+        fields.append(f"torch:{torch.__version__}")
+    return "|".join([*fields, f"lath:{__version__}"])
 
 
 def device_name(device: torch.device) -> str:
-    """The make of the GPU or the processor."""
+    """The name of the GPU or CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device).removeprefix("NVIDIA ")
     listed = Path("/proc/cpuinfo")
@@ -204,33 +205,33 @@ def device_name(device: torch.device) -> str:
 
 
 @dataclass(frozen=True)
-class Report:
-    """All that was found out; as text: tables, signatures, notes, and one line of JSON."""
+class BenchReport:
+    """All results; as text: tables, signatures, notes, and one line of JSON."""
 
     card: dict[str, Any]
-    """What was measured with."""
+    """Versions, text and settings of the measurement."""
     speeds: list[Speed]
     notes: list[str]
 
     def __str__(self) -> str:
         rows = [dataclasses.asdict(speed) for speed in self.speeds]
-        told = {"benchmark": "bench", **self.card, "notes": self.notes, "rows": rows}
+        tree = {"benchmark": "bench", **self.card, "notes": self.notes, "rows": rows}
         tables = [speed_table(self.speeds), length_table(self.speeds), share_table(self.speeds)]
         lists = [
             [f"- `{line}`" for speed in self.speeds for line in (speed.signature, speed.throughput_signature)],
             [f"- {note}" for note in self.notes],
         ]
-        return "\n\n".join(filter(None, [*tables, *map("\n".join, lists), json.dumps(told)]))
+        return "\n\n".join(filter(None, [*tables, *map("\n".join, lists), json.dumps(tree)]))
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose first column is text and whose others are numbers."""
+    """A Markdown table: the first column is text, the others are numbers."""
     lines = [f"| {' | '.join(cells)} |" for cells in (header, *rows)]
     return "\n".join([lines[0], f"|---|{'--:|' * (len(header) - 1)}", *lines[1:]])
 
 
 def speed_table(speeds: Sequence[Speed]) -> str:
-    """Latency, throughput, and what there is of memory and quality."""
+    """Latency and throughput, with memory and BLEU if measured."""
     batches = list(speeds[0].sentences_per_second)
     header = ["row", "p50 ms", "p95 ms", "mean ms", "times", *(f"sent/s b:{batch}" for batch in batches), "best batch"]
     with_memory = any(speed.memory_mib is not None for speed in speeds)
@@ -247,7 +248,7 @@ def speed_table(speeds: Sequence[Speed]) -> str:
 
 
 def length_table(speeds: Sequence[Speed]) -> str:
-    """Latency against length; nothing where no length could be measured."""
+    """Latency by source length; empty if no length could be measured."""
     lengths = list(speeds[0].ms_at_length)
     if not lengths:
         return ""
@@ -260,11 +261,11 @@ def length_table(speeds: Sequence[Speed]) -> str:
 
 
 def share_table(speeds: Sequence[Speed]) -> str:
-    """Where the time goes."""
+    """The share of each stage in the time."""
     rows = [
-        [speed.name, str(batch), *(f"{100 * parts[stage]:.1f}" if stage in parts else "" for stage in STAGES)]
+        [speed.name, str(batch), *(f"{100 * stages[stage]:.1f}" if stage in stages else "" for stage in STAGES)]
         for speed in speeds
-        for batch, parts in speed.shares.items()
+        for batch, stages in speed.shares.items()
     ]
     return markdown(["% of time", "batch", *STAGES], rows)
 

@@ -1,18 +1,17 @@
-"""An AT model in CTranslate2's format, translated by CTranslate2's engine on the CPU (docs/formats.md, export.py).
+"""Run an exported AT model with CTranslate2 on the CPU (export.py, docs/formats.md).
 
-Its beam search is made to follow ours (`decode.beam_search`), which stays the oracle. The rules that differ, and what
-is done about each:
+The oracle is our own beam search (`beam_search`). CTranslate2's differs in some rules; this is how each is handled:
 
-    length of an ended hypothesis   counts EOS, as ours does, when EOS is asked for (return_end_token)
-    empty translations              are allowed (min_decoding_length = 0)
-    without a length penalty        it would stop by another rule; see `ALMOST_ZERO`
-    limit of the length             is one for a batch, and at the limit unfinished hypotheses compete with ended ones.
-                                    Ours is each sentence's own, and unfinished ones are a last resort: a sentence of
-                                    which none ended in time is searched again by itself, see `SHORTEST_FIRST`
-    tokens that are never written   would be taken out before the softmax, where ours keep their share of it. So they
-                                    are left in; should a translation hold one after all, it is made again with them
-                                    taken out, and its scores are a little higher than ours
-    shortlist                       is that of a whole batch; ours is each sentence's own, so sentences go one by one
+    length of a finished hypothesis  CTranslate2 counts EOS, as we do, if EOS is requested (return_end_token)
+    empty translations               are allowed with min_decoding_length = 0
+    no length penalty                would change the stopping rule; see `ALMOST_ZERO`
+    length limit                     is per batch, and at the limit unfinished hypotheses compete with finished ones.
+                                     Ours is per sentence, and unfinished hypotheses are a last resort. A sentence
+                                     without a finished hypothesis is searched again by itself; see `SHORTEST_FIRST`
+    tokens that are never written    would be removed before the softmax, where ours keep their probability. So they
+                                     are allowed at first; a translation that contains one is made again without them,
+                                     and its score is slightly higher than ours
+    shortlist                        is per batch; ours is per sentence, so sentences are translated one by one
 """
 
 from __future__ import annotations
@@ -28,25 +27,23 @@ from lath.config import DecodeSettings
 from lath.decoding.lengths import length_limits
 from lath.decoding.results import Decoded
 from lath.errors import UserError
-from lath.model.directory import CONFIG, ModelInfo, read_info
+from lath.model.directory import CONFIG, EXPORTED, ModelInfo, read_info
 from lath.model.network import NEVER_WRITTEN_AFTER_BEGIN, padded_size
 from lath.model.padding import pad, row_lengths
 from lath.text.vocab import EOS, Vocab, load_vocabs, vocab_files
 
-OURS = "lath"
-"""The folder inside an exported directory that holds a model directory without weights; the rest is CTranslate2's."""
 ENGINE_WEIGHTS, ENGINE_SHORTLIST = "model.bin", "vmap.txt"
 ALMOST_ZERO = 1e-9
 """A length penalty that changes no float32 score."""
 SHORTEST_FIRST = -8.0
-"""A length penalty that ranks by length, and so puts what ended before what was still going on at the limit.
+"""A length penalty that ranks by length, so that finished hypotheses come before those cut off at the limit.
 
-The penalty decides which hypotheses come back, never how the search goes on.
+The penalty only decides which hypotheses are returned; it does not change the search.
 """
 
 
 def import_ctranslate2() -> Any:
-    """The package, which comes with the extra bench."""
+    """The package ctranslate2, from the extra bench."""
     try:
         import ctranslate2
     except ImportError:
@@ -54,22 +51,17 @@ def import_ctranslate2() -> Any:
     return ctranslate2
 
 
-def is_exported(directory: Path) -> bool:
-    """Whether a directory comes from `lath export`."""
-    return (directory / OURS / CONFIG).is_file()
-
-
 def deciding_files(directory: Path) -> list[Path]:
-    """The files of an exported directory that decide its translations."""
+    """The files of an exported directory that determine its translations."""
     engine = sorted(path for path in directory.iterdir() if path.is_file())
-    return [*engine, directory / OURS / CONFIG, *vocab_files(directory / OURS)]
+    return [*engine, directory / EXPORTED / CONFIG, *vocab_files(directory / EXPORTED)]
 
 
 def token_names(vocab: Vocab) -> list[str]:
-    """A name for each row of a model's table, no two alike.
+    """A unique name for each row of a model's embedding table.
 
-    A word of the text may look like a special token. Rows beyond the vocabulary (`model.padded_size`) have names too,
-    for they have a share of the softmax.
+    A word of the text may look like a special token. Rows beyond the vocabulary (`padded_size`) have names too, because
+    they take part in the softmax.
     """
     names: dict[str, None] = {}
     for id in range(padded_size(vocab.size)):
@@ -82,7 +74,7 @@ def token_names(vocab: Vocab) -> list[str]:
 
 @dataclass(frozen=True)
 class LoadedExport:
-    """An exported directory in memory."""
+    """An exported directory in memory; the counterpart of `LoadedModel`."""
 
     decoder: CTranslate2Decoder
     info: ModelInfo
@@ -93,12 +85,12 @@ class LoadedExport:
 def load_exported(directory: Path, threads: int) -> LoadedExport:
     """An exported directory, ready to translate."""
     ctranslate2 = import_ctranslate2()
-    info = read_info(directory / OURS)
-    source_vocab, target_vocab = load_vocabs(directory / OURS)
+    info = read_info(directory / EXPORTED)
+    source_vocab, target_vocab = load_vocabs(directory / EXPORTED)
     if not (directory / ENGINE_WEIGHTS).is_file():
         raise UserError(f"{directory / ENGINE_WEIGHTS}: missing; copy the whole directory again")
     try:
-        # compute_type "default" keeps the type of the file where the processor has it.
+        # compute_type "default" keeps the type of the weights if the processor supports it.
         engine = ctranslate2.Translator(str(directory), device="cpu", compute_type="default", intra_threads=threads)
     except (RuntimeError, ValueError) as error:
         raise UserError(
@@ -125,7 +117,7 @@ class CTranslate2Decoder:
 
     @property
     def precision(self) -> str:
-        """The type it computes in, as CTranslate2 names it; int8_float32 is int8 with float32 between the layers."""
+        """CTranslate2's name for its compute type; int8_float32 is int8 with float32 between the layers."""
         return str(self._engine.compute_type)
 
     def decode(self, source: Tensor, settings: DecodeSettings, trace: bool = False) -> list[Decoded]:
@@ -142,7 +134,7 @@ class CTranslate2Decoder:
     def _search(
         self, sentences: Sequence[Sequence[int]], settings: DecodeSettings, forbidden: list[list[str]]
     ) -> list[Decoded]:
-        """The best that ended within each sentence's own limit; where none did, the best at the limit."""
+        """The best finished hypothesis within each sentence's own limit; if there is none, the best at the limit."""
         source = pad([[*sentence, EOS] for sentence in sentences])
         limits: list[int] = length_limits(source, self._max_positions).tolist()
         penalty = settings.length_penalty
@@ -165,7 +157,7 @@ class CTranslate2Decoder:
         penalty: float,
         forbidden: list[list[str]],
     ) -> list[list[_Candidate]]:
-        """For each sentence a beam's hypotheses, those that rank best by the given length penalty."""
+        """The hypotheses of each sentence's beam that rank best by the given length penalty."""
         penalty = penalty or ALMOST_ZERO
         results = self._engine.translate_batch(
             [[self._source_names[id] for id in sentence] for sentence in sentences],
@@ -196,16 +188,16 @@ class CTranslate2Decoder:
 
 
 class _Candidate(NamedTuple):
-    """A hypothesis that the engine gave back."""
+    """A hypothesis returned by the engine."""
 
     ids: list[int]
     """Without EOS."""
     steps: int
-    """Tokens written, EOS counted."""
+    """Tokens written, including EOS."""
     ended: bool
-    """Whether it wrote EOS; else the limit cut it off."""
+    """Whether it wrote EOS; otherwise it was cut off at the limit."""
     log_probability: float
 
     def score(self, length_penalty: float) -> float:
-        """What our beam search ranks it by."""
+        """The score that our beam search ranks it by."""
         return float(self.log_probability / self.steps**length_penalty)

@@ -1,8 +1,8 @@
-"""An AT model for another program: `lath export MODEL OUT --to ctranslate2`.
+"""Export an AT model for CTranslate2: `lath export MODEL OUT --to ctranslate2`.
 
-CTranslate2 is a translation engine in C++ with int8 kernels for CPUs; it knows transformers that write token by token,
-and no others. What is written can be used by any program that knows it, and by `lath translate` and `lath distill`
-(exported.py). docs/formats.md has the files.
+CTranslate2 is a translation engine in C++ with int8 kernels for CPUs; it runs autoregressive transformers only. An
+exported directory works with any program that uses CTranslate2, and with lath itself (ctranslate2.py). docs/formats.md
+lists the files.
 """
 
 from __future__ import annotations
@@ -16,31 +16,34 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from lath.engine.ctranslate2 import ENGINE_SHORTLIST, OURS, import_ctranslate2, is_exported, token_names
+from lath.config import ExportSettings
+from lath.engine.ctranslate2 import ENGINE_SHORTLIST, import_ctranslate2, token_names
 from lath.engine.shortlist import Shortlist, has_shortlist, load_shortlist
-from lath.errors import UserError, did_you_mean
+from lath.errors import UserError, did_you_mean, one_of
 from lath.files import whole_directory
-from lath.model.directory import LoadedModel, load_model, write_info
+from lath.model.directory import CARD, EXPORTED, LoadedModel, is_exported, load_model, write_info
 from lath.model.network import AT, NORM_EPSILON, Attention, DecoderLayer, EncoderLayer, FeedForward
 from lath.text.vocab import BOS, EOS, SPECIALS, UNK, save_vocabs
 
 TARGETS = ("ctranslate2",)
 QUANTIZATIONS = ("float32", "float16", "int8")
-"""How weights are stored, as CTranslate2 calls it. It also computes in int8; float16 computes in float32 on a CPU."""
+"""CTranslate2's names for the type of the weights. On a CPU, int8 also computes in int8, float16 in float32."""
 
 
-def export(model: Path, out: Path, to: str = TARGETS[0], quantization: str = QUANTIZATIONS[0]) -> None:
-    """Write the AT model of a model directory as a directory of another program."""
+def export(
+    model: Path, out: Path, to: str = ExportSettings.to, quantization: str = ExportSettings.quantization
+) -> None:
+    """Write the AT model of a model directory in the format of another program."""
     _check_name("format", to, TARGETS)
     _check_name("quantization", quantization, QUANTIZATIONS)
     if is_exported(model):
-        raise UserError(f"{model}: is exported already; name the model directory it came from")
-    import_ctranslate2()  # a missing package is told before a large model is read
+        raise UserError(f"{model}: already exported; name the model directory it came from")
+    import_ctranslate2()  # report a missing package before reading a large model
     loaded = load_model(model, torch.device("cpu"))
     if not isinstance(loaded.model, AT):
         raise UserError(
-            f"{model}: a {loaded.info.network.kind} model, but CTranslate2 runs models that write token by token (AT) "
-            f"only; use it with lath translate, or export an AT model"
+            f"{model}: a {loaded.info.network.kind} model, but CTranslate2 runs autoregressive models (AT) only; "
+            f"export an AT model"
         )
     with whole_directory(out) as partial:
         spec = transformer_spec(loaded, loaded.model)
@@ -49,20 +52,20 @@ def export(model: Path, out: Path, to: str = TARGETS[0], quantization: str = QUA
         spec.save(str(partial))
         if has_shortlist(model):
             write_shortlist(partial / ENGINE_SHORTLIST, load_shortlist(model), loaded)
-        (partial / OURS).mkdir()
-        write_info(partial / OURS, loaded.info)
-        save_vocabs(partial / OURS, loaded.source_vocab, loaded.target_vocab)
-        if (model / "README.md").is_file():
-            shutil.copyfile(model / "README.md", partial / OURS / "README.md")
+        (partial / EXPORTED).mkdir()
+        write_info(partial / EXPORTED, loaded.info)
+        save_vocabs(partial / EXPORTED, loaded.source_vocab, loaded.target_vocab)
+        if (model / CARD).is_file():
+            shutil.copyfile(model / CARD, partial / EXPORTED / CARD)
 
 
 def _check_name(what: str, name: str, known: tuple[str, ...]) -> None:
     if name not in known:
-        raise UserError(f"unknown {what} {name!r}{did_you_mean(name, known)}; use {' or '.join(known)}")
+        raise UserError(f"unknown {what} {name!r}{did_you_mean(name, known)}; use {one_of(known)}")
 
 
 def transformer_spec(loaded: LoadedModel, model: AT) -> Any:
-    """The network in CTranslate2's terms: post-norm, exact GELU, learnt positions, embeddings as they are."""
+    """The network in CTranslate2's terms: post-norm, exact GELU, learnt positions, unscaled embeddings."""
     specs = import_ctranslate2().specs
     network, body = loaded.info.network, model.body
     spec = specs.TransformerSpec.from_config(
@@ -78,7 +81,7 @@ def transformer_spec(loaded: LoadedModel, model: AT) -> Any:
     config.decoder_start_token, config.add_source_eos = SPECIALS[BOS], True
     config.layer_norm_epsilon = NORM_EPSILON
 
-    # Rows beyond the vocabulary (`model.padded_size`) come along: they have a share of the softmax.
+    # Rows beyond the vocabulary (`padded_size`) are exported too, because they take part in the softmax.
     source, target = _array(_weight(body.tables[0])), _array(_weight(body.tables[-1]))
     spec.encoder.embeddings[0].weight = source
     spec.decoder.embeddings.weight = target
@@ -94,9 +97,9 @@ def transformer_spec(loaded: LoadedModel, model: AT) -> Any:
 
 
 def write_shortlist(path: Path, shortlist: Shortlist, loaded: LoadedModel) -> None:
-    """What is always there in the first line, then a line for each source token with the target tokens it brings.
+    """Write a line with the tokens allowed in every sentence, then one with the candidates of each source token.
 
-    Every source ends in EOS, which CTranslate2 does not look up: what EOS brings is always there too.
+    Every source ends in EOS, which CTranslate2 does not look up, so the candidates of EOS go on the first line.
     """
     sources, targets = token_names(loaded.source_vocab), np.array(token_names(loaded.target_vocab), object)
     always = shortlist.candidates(torch.tensor([EOS])).numpy()
@@ -149,6 +152,6 @@ def _weight(table: nn.Module) -> Tensor:
 
 
 def _array(tensor: Tensor) -> npt.NDArray[np.float32]:
-    """A copy: quantisation works in place."""
+    """A copy, because quantisation works in place."""
     array: npt.NDArray[np.float32] = tensor.detach().float().numpy().copy()
     return array

@@ -1,13 +1,13 @@
-"""A lexical shortlist: for each source sentence, the few target tokens its translation is likely to be written with.
+"""A lexical shortlist: the target tokens that are likely in the translation of a source sentence.
 
     shortlist = build_shortlist(Corpus.open(data, "train"), source_size, target_size, near=100, frequent=1000)
     decode_shortlisted(model, source, settings, shortlist)
 
-Each source token brings the target tokens that keep company with it in the training text, and the most frequent ones
-are always there. The output matrix of one sentence then has one or two thousand rows instead of all: on a CPU, where it
-is most of the work, this is what makes decoding fast. Log-probabilities are those among the shortlist.
+The candidates are the target tokens that often occur together with each source token in the training text, plus the
+most frequent target tokens. The output matrix of a sentence then has one or two thousand rows instead of all. On a CPU
+most of the time goes into this matrix, so decoding becomes faster. Log-probabilities are relative to the shortlist.
 
-The candidates are those of one sentence, so sentences are decoded one by one: what shares a batch changes nothing.
+Each sentence has its own candidates, so sentences are decoded one by one: the result does not depend on the batch.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lath.config import DecodeSettings
+from lath.config import DecodeSettings, ShortlistSettings
 from lath.decoding.decoder import PlainDecoder, decode
 from lath.decoding.results import Decoded
 from lath.engine.int8 import Int8Linear, Int8Table, log_sum_exp
 from lath.engine.swap import shallow
 from lath.errors import UserError
-from lath.model.directory import read_info, save_tensors
+from lath.model.directory import SHORTLIST, read_info, save_tensors
 from lath.model.network import Model, top_tokens
 from lath.progress import watched
 from lath.text.corpus import Corpus, read_data_info
 from lath.text.vocab import PAD, SPECIALS, same_tokens
 
-FILE, FORMAT = "shortlist.safetensors", 1
+FORMAT = 1
+"""Format number of a shortlist file."""
+REMEDY = "make it again with lath shortlist DATA MODEL"
 BLOCK = 1 << 24
-"""Pairs of a source and a target token counted at a time; a block's arrays take about half a gigabyte."""
+"""Pairs of source and target tokens counted at once; the arrays of a block take about half a gigabyte."""
 
 Ids = NDArray[np.int64]
 
@@ -48,12 +50,12 @@ class Shortlist:
     """Which target tokens may translate which source tokens."""
 
     near: Tensor
-    """Source vocabulary x n target ids, the nearest first; a token with fewer repeats BOS, which is always there."""
+    """Source vocabulary x n target ids, best first; rows with fewer are filled with BOS, which is always allowed."""
     always: Tensor
-    """One for each entry of the target vocabulary: true for the specials and the most frequent."""
+    """For each target token whether it is always allowed: special tokens and the most frequent tokens."""
 
     def candidates(self, source: Tensor) -> Tensor:
-        """The target ids, in order, that may translate the given source tokens."""
+        """The target ids, sorted, that may translate the given source tokens."""
         chosen = self.always.clone()
         chosen[self.near[source.flatten()].flatten()] = True
         return chosen.nonzero()[:, 0]
@@ -63,14 +65,14 @@ class Shortlist:
 
 
 def build_shortlist(corpus: Corpus, source_size: int, target_size: int, near: int, frequent: int) -> Shortlist:
-    """Count which tokens occur in each other's sentences, and keep the `near` most telling for each source token.
+    """Count which tokens occur in aligned sentences, and keep the `near` most informative for each source token.
 
-    A pair's worth is its share of the mutual information, n log(n N / (n_s n_t)): often together, and more often
+    A pair is scored by its share of the mutual information, n log(n N / (n_s n_t)): often together, and more often
     than by chance. (IBM Model 1 took longer and covered less of a held-out text.)
     """
     found = np.zeros((source_size, near), np.int64)
     source_lengths, target_lengths = corpus.source_lengths.astype(np.int64), corpus.target_lengths.astype(np.int64)
-    # Every token of a sentence meets every token of the other side once.
+    # Every token of a sentence is paired with every token of the other side.
     target_counts = np.bincount(corpus.target_tokens, np.repeat(source_lengths, target_lengths), target_size)
     total = float(target_counts.sum())
     sentences = np.repeat(np.arange(len(corpus)), source_lengths)
@@ -82,8 +84,8 @@ def build_shortlist(corpus: Corpus, source_size: int, target_size: int, near: in
         pairs, counts = _count_pairs(corpus, tokens[start:stop], sentences[order[start:stop]], target_size)
         sources, targets = np.divmod(pairs, target_size)
         source_counts = np.bincount(sources, counts, source_size)
-        worth = counts * np.log(counts * total / (source_counts[sources] * target_counts[targets]))
-        _keep_best(found, sources, targets, worth)
+        score = counts * np.log(counts * total / (source_counts[sources] * target_counts[targets]))
+        _keep_best(found, sources, targets, score)
     always = np.zeros(target_size, bool)
     always[: len(SPECIALS)] = True
     always[np.argsort(-target_counts, kind="stable")[:frequent]] = True
@@ -91,7 +93,7 @@ def build_shortlist(corpus: Corpus, source_size: int, target_size: int, near: in
 
 
 def _block_bounds(tokens: Ids, meetings: Ids) -> list[int]:
-    """Where to cut the sorted tokens so that a block has about `BLOCK` pairs, and all of each token it has."""
+    """Where to cut the sorted tokens so that a block has about `BLOCK` pairs and never splits a token."""
     wanted = np.searchsorted(meetings, np.arange(BLOCK, int(meetings[-1]) + BLOCK, BLOCK))
     ends = np.searchsorted(tokens, tokens[np.minimum(wanted, len(tokens) - 1)], side="right")
     return [0, *np.unique(ends).tolist()]
@@ -108,26 +110,28 @@ def _count_pairs(corpus: Corpus, tokens: Ids, sentences: Ids, target_size: int) 
     return pairs[first], np.diff(np.append(first, len(pairs))).astype(np.float64)
 
 
-def _keep_best(found: Ids, sources: Ids, targets: Ids, worth: NDArray[np.float64]) -> None:
-    """Write the targets of most worth into their sources' rows, best first."""
-    order = np.lexsort((-worth, sources))
-    sources, targets, worth = sources[order], targets[order], worth[order]
+def _keep_best(found: Ids, sources: Ids, targets: Ids, score: NDArray[np.float64]) -> None:
+    """Write the best targets into the rows of their sources, best first."""
+    order = np.lexsort((-score, sources))
+    sources, targets, score = sources[order], targets[order], score[order]
     rank = np.arange(len(sources)) - np.searchsorted(sources, sources)
-    kept = (rank < found.shape[1]) & (worth > 0)
+    kept = (rank < found.shape[1]) & (score > 0)
     found[sources[kept], rank[kept]] = targets[kept]
 
 
 # ---- files ----------------------------------------------------------------------------------------------------
 
 
-def add_shortlist(data: Path, model: Path, near: int, frequent: int) -> Path:
-    """Build a shortlist from a prepared directory and put it into a model directory; returns the file."""
+def add_shortlist(
+    data: Path, model: Path, near: int = ShortlistSettings.near, frequent: int = ShortlistSettings.frequent
+) -> Path:
+    """Build a shortlist from a data directory and write it into a model directory; returns the file."""
     info = read_info(model)
     counted = read_data_info(data)
     if not same_tokens(data, model):
         raise UserError(
             f"{data} and {model} have different vocabularies; "
-            f"prepare the text with the model's: lath prepare --vocab-from {model}"
+            f"prepare the text with the vocabulary of the model: lath prepare --vocab-from {model}"
         )
     assert (counted.source_vocab_size, counted.target_vocab_size) == (info.source_size, info.target_size)
     shortlist = build_shortlist(Corpus.open(data, "train"), info.source_size, info.target_size, near, frequent)
@@ -135,35 +139,33 @@ def add_shortlist(data: Path, model: Path, near: int, frequent: int) -> Path:
 
 
 def save_shortlist(shortlist: Shortlist, model: Path) -> Path:
-    """Put a shortlist into a model directory, its ids in two bytes each where they fit; returns the file."""
+    """Write a shortlist into a model directory, with ids of two bytes if they fit; returns the file."""
     stored = torch.uint16 if len(shortlist.always) <= 1 << 16 else torch.int32
     tensors = {"near": shortlist.near.to(stored), "always": shortlist.always}
-    save_tensors(tensors, model / FILE, {"format": str(FORMAT)})
-    return model / FILE
+    save_tensors(tensors, model / SHORTLIST, {"format": str(FORMAT)})
+    return model / SHORTLIST
 
 
 def has_shortlist(model: Path) -> bool:
     """Whether a model directory has a shortlist."""
-    return (model / FILE).is_file()
+    return (model / SHORTLIST).is_file()
 
 
 def load_shortlist(model: Path) -> Shortlist:
-    """The shortlist of a model directory that has one."""
-    path = model / FILE
+    """Read the shortlist of a model directory that has one."""
+    path = model / SHORTLIST
     try:
         with safe_open(path, framework="pt") as file:
             number = (file.metadata() or {}).get("format")
             if number != str(FORMAT):
-                raise UserError(
-                    f"{path}: format {number}, but this version of lath reads format {FORMAT}; make it anew"
-                )
-            # Stored as uint16 or int32; torch can do little with uint16 but convert it.
+                raise UserError(f"{path}: format {number}, but this version of lath reads format {FORMAT}; {REMEDY}")
+            # Stored as uint16 or int32; torch can do little with uint16 except convert it.
             shortlist = Shortlist(file.get_tensor("near").long(), file.get_tensor("always"))
     except SafetensorError as error:
-        raise UserError(f"{path}: damaged or not a safetensors file ({error}); make it anew") from None
+        raise UserError(f"{path}: damaged or not a safetensors file ({error}); {REMEDY}") from None
     info = read_info(model)
     if (len(shortlist.near), len(shortlist.always)) != (info.source_size, info.target_size):
-        raise UserError(f"{path}: made for other vocabularies than the model's; make it anew")
+        raise UserError(f"{path}: does not fit the vocabulary of the model; {REMEDY}")
     return shortlist
 
 
@@ -171,7 +173,7 @@ def load_shortlist(model: Path) -> Shortlist:
 
 
 class ShortTable(nn.Module):
-    """The token vectors of a table, with an output matrix of some rows alone."""
+    """An embedding table whose output matrix has only some of its rows."""
 
     ids: Tensor
 
@@ -191,14 +193,14 @@ class ShortTable(nn.Module):
         return functional.embedding(tokens, self.table.weight)
 
     def logits(self, states: Tensor) -> Tensor:
-        """... x D states to ... x V logits; tokens that are not on the list are impossible."""
+        """... x D states to ... x V logits; -inf for tokens that are not on the shortlist."""
         logits = states.new_full((*states.shape[:-1], len(self.table.weight)), -torch.inf)
         logits[..., self.ids] = self.output(states)
         return logits
 
     def best_tokens(self, states: Tensor, size: int, forbidden: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """The log-probability among the list and the id of the likeliest token that may be written, for each state."""
-        assert max(forbidden) < len(SPECIALS)  # these come first in every list, so their places are their ids
+        """For each state the most likely token that may be written: its log-probability and id."""
+        assert max(forbidden) < len(SPECIALS)  # specials come first in every list, so their positions are their ids
         logits = self.output(states).flatten(0, -2)
         sums = log_sum_exp(logits, logits.amax(dim=1))
         best = logits.index_fill_(1, torch.tensor(forbidden), -torch.inf).max(dim=1)
@@ -211,11 +213,11 @@ class ShortTable(nn.Module):
 
 
 def with_shortlist(model: Model, ids: Tensor) -> Model:
-    """The same model, weights shared, that can only write the given tokens."""
+    """The same model with shared weights, restricted to the given tokens."""
     short = shallow(model)
     short.body = shallow(model.body)
     table = cast(nn.Embedding, model.body.tables[-1])
-    # A joint vocabulary has one table; the source only looks vectors up in it.
+    # A joint vocabulary has one table; the source only uses its embeddings.
     short.body.tables = nn.ModuleList([*model.body.tables[:-1], ShortTable(table, ids)])
     return short
 
@@ -224,7 +226,7 @@ def with_shortlist(model: Model, ids: Tensor) -> Model:
 def decode_shortlisted(
     model: Model, source: Tensor, settings: DecodeSettings, shortlist: Shortlist, trace: bool = False
 ) -> list[Decoded]:
-    """Translate B x S source tokens (each sentence ends in EOS), each with the candidates of its own shortlist."""
+    """Translate B x S source tokens (each sentence ends in EOS), each with its own candidates."""
     decoded: list[Decoded] = []
     for row in source:
         sentence = row[row != PAD]

@@ -1,7 +1,7 @@
-"""A smaller copy of a model: `lath pack MODEL OUT`.
+"""A smaller copy of a model: `lath compress MODEL OUT`.
 
-It translates on every device and in every precision as the model does, but for the rounding of its weights
-(storage.py). It is not packed again: every rounding loses a little.
+The copy runs on every device and in every precision. It translates like the model, except for the rounding of its
+weights (storage.py). A compressed model cannot be compressed again, since each rounding loses a little quality.
 """
 
 from __future__ import annotations
@@ -11,26 +11,33 @@ from pathlib import Path
 
 import torch
 
-from lath.engine.ctranslate2 import is_exported
-from lath.engine.shortlist import FILE as SHORTLIST
-from lath.errors import UserError, did_you_mean
+from lath.config import CompressSettings
+from lath.errors import UserError, did_you_mean, one_of
 from lath.files import whole_directory
-from lath.model.directory import CARD, WEIGHTS, load_model, read_storage, save_tensors, write_info
+from lath.model.directory import (
+    CARD,
+    SHORTLIST,
+    WEIGHTS,
+    is_exported,
+    load_model,
+    read_storage,
+    save_tensors,
+    write_info,
+)
 from lath.model.storage import FULL, SMALLER, shrink
 from lath.text.vocab import vocab_files
 
 
-def pack(model: Path, out: Path, storage: str) -> None:
+def compress(model: Path, out: Path, storage: str = CompressSettings.storage) -> None:
     """Write a copy of a model directory whose weights are stored in fewer bytes."""
     if storage not in SMALLER:
-        known = f"{', '.join(SMALLER[:-1])} or {SMALLER[-1]}"
-        raise UserError(f"unknown storage {storage!r}{did_you_mean(storage, SMALLER)}; use {known}")
+        raise UserError(f"unknown storage {storage!r}{did_you_mean(storage, SMALLER)}; use {one_of(SMALLER)}")
     if is_exported(model):
-        raise UserError(f"{model}: an exported model has its own format; name the model directory it came from")
+        raise UserError(f"{model}: an exported model cannot be compressed; name the model directory it came from")
     stored = read_storage(model)
     if stored != FULL:
         raise UserError(
-            f"{model}: is packed already, as {stored}, and to round the weights twice loses quality; "
+            f"{model}: already compressed as {stored}, and rounding the weights twice loses quality; "
             f"name the model directory it came from"
         )
     with whole_directory(out) as partial:
@@ -43,5 +50,5 @@ def pack(model: Path, out: Path, storage: str) -> None:
 
 
 def directory_size(directory: Path) -> int:
-    """Bytes of the files in a directory."""
+    """The total size in bytes of the files in a directory."""
     return sum(path.stat().st_size for path in directory.iterdir() if path.is_file())

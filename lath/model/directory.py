@@ -34,6 +34,10 @@ FORMAT = 2
 """Of config.json. Format 1 (lath 0.1) still loads."""
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 OPTIMIZER, STATE, STATE_FORMAT = "optimizer.safetensors", "state.json", 1
+SHORTLIST = "shortlist.safetensors"
+"""The shortlist of a model directory that has one (`lath shortlist`)."""
+EXPORTED = "lath"
+"""The folder of an exported directory (`lath export`) that holds a model directory without weights."""
 UNAVERAGED = "unaveraged.safetensors"
 """The weights that training goes on with, where WEIGHTS holds their moving average."""
 
@@ -102,6 +106,11 @@ A translation model made with lath.
 Not said by training, and to be added here before the model is passed on: the data and their licence, and scores
 with their signatures (`lath evaluate`).
 """
+
+
+def is_exported(directory: Path) -> bool:
+    """Whether a directory was written by `lath export`."""
+    return (directory / EXPORTED / CONFIG).is_file()
 
 
 def read_info(directory: Path) -> ModelInfo:

@@ -1,1 +1,1 @@
-"""Text in and out: vocabularies, subwords, aligned corpora, over-long lines. Nothing here needs torch."""
+"""Text: vocabularies, subwords, aligned corpora, splitting of long lines. This package does not import torch."""

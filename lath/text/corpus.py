@@ -1,12 +1,12 @@
-"""Aligned text -> token arrays on disk.
+"""Aligned text -> token arrays on disk: `lath prepare`.
 
     report = prepare(recipe, Path("data/multi30k"))
     corpus = Corpus.open(Path("data/multi30k"), "train")
     corpus.source(0)  ->  array([ 312,   17, 2044], dtype=uint16)
 
-A prepared directory holds `data.json`, the vocabulary, and for each split (train, valid) and side (source, target)
-`SPLIT.SIDE.tokens`, all sentences end to end without begin and end symbols, and `SPLIT.SIDE.offsets`, where each
-starts: sentence i is tokens[offsets[i]:offsets[i + 1]].
+A data directory holds `data.json`, the vocabulary, and two files for each split (train, valid) and side (source,
+target). `SPLIT.SIDE.tokens` has all sentences end to end, without BOS and EOS. `SPLIT.SIDE.offsets` has the start of
+each: sentence i is tokens[offsets[i]:offsets[i + 1]].
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -25,20 +25,20 @@ from numpy.typing import NDArray
 
 from lath.config import DataSettings, Recipe, VocabSettings, settings_from_tree, to_tree
 from lath.errors import UserError, did_you_mean
-from lath.files import count_lines, misaligned, read_lines, read_pairs, whole_directory
+from lath.files import chunks, count_lines, misaligned, read_lines, read_pairs, whole_directory
 from lath.progress import watched
 from lath.text.vocab import Vocab, learn_vocabs, load_vocabs, save_vocabs
 
 FORMAT = 1
-"""The number of the format of a prepared directory."""
+"""Format number of a data directory."""
 DATA_INFO = "data.json"
 SPLITS = ("train", "valid")
 SIDES = ("source", "target")
 REASONS = ("empty", "too long", "ratio")
-"""Why a pair may be left out, in the order in which it is asked."""
+"""Why a pair may be dropped, in the order of the checks."""
 
-_CHUNK = 10_000
-"""Pairs encoded at once: enough to keep all cores busy, few enough to weigh nothing."""
+CHUNK_PAIRS = 10_000
+"""Pairs encoded at once: enough to use all cores, few enough to need little memory."""
 _OFFSET = np.dtype("<i8")
 
 Tokens = NDArray[np.unsignedinteger[Any]]
@@ -47,14 +47,14 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class SplitCounts:
-    """What became of the pairs of one split."""
+    """The pairs kept and dropped in one split."""
 
     pairs: int
     """Pairs kept."""
     source_tokens: int
     target_tokens: int
     dropped: Mapping[str, int]
-    """Pairs left out, by reason."""
+    """Pairs dropped, by reason."""
 
     def __str__(self) -> str:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.dropped.items() if count)
@@ -66,42 +66,39 @@ class SplitCounts:
 
 @dataclass(frozen=True)
 class DataInfo:
-    """What `data.json` tells of a prepared directory."""
+    """The contents of `data.json`."""
 
     dtype: str
-    """Of the token files: uint16, or uint32 for a vocabulary of over 65536 entries."""
+    """Type of the token files: uint16, or uint32 if a vocabulary has over 65536 entries."""
     source_vocab_size: int
     target_vocab_size: int
     splits: Mapping[str, SplitCounts]
     data: DataSettings
-    """The settings it was prepared with; the languages are among them."""
+    """The settings it was prepared with, including the languages."""
     vocab: VocabSettings
 
 
 @dataclass(frozen=True)
 class PrepareReport:
-    """What `prepare` has written, for people."""
+    """A new data directory, as `lath prepare` prints it."""
 
     directory: Path
     info: DataInfo
 
-    def lines(self) -> list[str]:
-        """The report, line by line."""
+    def __str__(self) -> str:
         data = self.info.data
-        return [
+        lines = [
             f"{self.directory}: {data.source_language or 'source'} -> {data.target_language or 'target'}",
             f"  vocabulary  {self.info.source_vocab_size:,} source and {self.info.target_vocab_size:,} target entries",
             *(f"  {split:<10}  {counts}" for split, counts in self.info.splits.items()),
         ]
-
-    def __str__(self) -> str:
-        return "\n".join(self.lines())
+        return "\n".join(lines)
 
 
 def prepare(recipe: Recipe, out: Path, vocab_from: Path | None = None) -> PrepareReport:
     """Write the corpus of a recipe as token arrays into the new directory `out`.
 
-    The vocabulary is learnt from the training text, or taken from the prepared or model directory `vocab_from`.
+    The vocabulary is learnt from the training text, or copied from the data or model directory `vocab_from`.
     """
     files = {split: _split_files(recipe.data, split) for split in SPLITS}
     with whole_directory(out) as directory:
@@ -118,7 +115,7 @@ def prepare(recipe: Recipe, out: Path, vocab_from: Path | None = None) -> Prepar
             splits[split] = _write_split(directory / split, pairs, vocabs, recipe.data, dtype)
             if splits[split].pairs == 0:
                 raise UserError(
-                    f"no pair of {files[split][0]} and {files[split][1]} is left to use: {splits[split]}; "
+                    f"no usable pair in {files[split][0]} and {files[split][1]}: {splits[split]}; "
                     f"check the text, data.max_length {recipe.data.max_length} and data.max_ratio "
                     f"{recipe.data.max_ratio}"
                 )
@@ -140,7 +137,7 @@ def _split_files(data: DataSettings, split: str) -> tuple[Path, Path]:
 
 
 def _aligned_count(source: Path, target: Path) -> int:
-    """The number of pairs; counted before all else, so that a misaligned file is told before the long work."""
+    """The number of pairs; counted first, so that misaligned files are reported before the vocabulary is learnt."""
     counts = [count_lines(path) for path in watched((source, target), "counting lines", 2, unit="files")]
     if counts[0] != counts[1]:
         raise misaligned(source, counts[0], target, counts[1])
@@ -156,7 +153,7 @@ def _learn(settings: VocabSettings, files: tuple[Path, Path], total: int) -> tup
 
 
 def spread(items: Iterable[Item], total: int, sample: int) -> Iterator[Item]:
-    """At most `sample` of the `total` items, evenly spread; which ones depends on the two numbers alone.
+    """At most `sample` of the `total` items, evenly spread and chosen by these two numbers alone.
 
     >>> list(spread("abcdefg", 7, 3))
     ['a', 'd', 'f']
@@ -165,7 +162,7 @@ def spread(items: Iterable[Item], total: int, sample: int) -> Iterator[Item]:
 
 
 def drop_reason(source_length: int, target_length: int, data: DataSettings) -> str | None:
-    """Why a pair of these lengths in tokens is left out; None keeps it."""
+    """Why a pair of these lengths in tokens is dropped; None if it is kept."""
     shorter, longer = sorted((source_length, target_length))
     if shorter == 0:
         return "empty"
@@ -184,7 +181,7 @@ def _write_split(
     with contextlib.ExitStack() as stack:
         files = [[stack.enter_context(open(path, "wb")) for path in _side_paths(stem, side)] for side in SIDES]
         sides = [_SideWriter(tokens, offsets, dtype) for tokens, offsets in files]
-        for chunk in _chunks(pairs, _CHUNK):
+        for chunk in chunks(pairs, CHUNK_PAIRS):
             lines = zip(*chunk, strict=True)
             encoded = [vocab.encode_lines(side) for vocab, side in zip(vocabs, lines, strict=True)]
             reasons = [drop_reason(len(source), len(target), data) for source, target in zip(*encoded, strict=True)]
@@ -192,12 +189,6 @@ def _write_split(
             for writer, sentences in zip(sides, encoded, strict=True):
                 writer.add([ids for ids, reason in zip(sentences, reasons, strict=True) if not reason])
     return SplitCounts(sides[0].sentences, sides[0].tokens, sides[1].tokens, dict(dropped))
-
-
-def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    iterator = iter(items)
-    while chunk := list(islice(iterator, size)):
-        yield chunk
 
 
 class _SideWriter:
@@ -212,7 +203,7 @@ class _SideWriter:
     def add(self, sentences: Sequence[Sequence[int]]) -> None:
         lengths = np.fromiter((len(ids) for ids in sentences), _OFFSET, len(sentences))
         tokens = np.fromiter(chain.from_iterable(sentences), self._dtype, int(lengths.sum()))
-        # Not ndarray.tofile: it hides the system's error number, and with it a full disk.
+        # Not ndarray.tofile: it hides the error number of a full disk.
         self._token_file.write(tokens.tobytes())
         self._offset_file.write((self.tokens + np.cumsum(lengths, dtype=_OFFSET)).tobytes())
         self.sentences += len(sentences)
@@ -231,12 +222,12 @@ def _write_info(path: Path, info: DataInfo) -> None:
 
 
 def read_data_info(directory: Path) -> DataInfo:
-    """What is in a prepared directory."""
+    """Read `data.json` of a data directory."""
     path = directory / DATA_INFO
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{directory}: no data.json; name a directory that lath prepare has written") from None
+        raise UserError(f"{directory}: no data.json; name a directory written by lath prepare") from None
     except UnicodeDecodeError:
         raise _foreign(path, "not UTF-8") from None
     try:
@@ -244,7 +235,7 @@ def read_data_info(directory: Path) -> DataInfo:
         format_number = tree["format"]
         if format_number != FORMAT:
             raise UserError(
-                f"{path}: the data has format {format_number}, this version of lath reads format {FORMAT}; "
+                f"{path}: format {format_number}, but this version of lath reads format {FORMAT}; "
                 f"run lath prepare again with this version"
             )
         return DataInfo(
@@ -267,7 +258,7 @@ def _foreign(path: Path, reason: str) -> UserError:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """One split of a prepared directory, memory-mapped: opening costs little, whatever its size."""
+    """One split of a data directory, memory-mapped: opening it is fast for any size."""
 
     source_tokens: Tokens
     target_tokens: Tokens
@@ -280,11 +271,11 @@ class Corpus:
 
     @staticmethod
     def open(directory: Path, split: str) -> Corpus:
-        """Map a split, "train" or "valid", of a prepared directory."""
+        """Open a split, "train" or "valid", of a data directory."""
         info = read_data_info(directory)
         if split not in info.splits:
             known = ", ".join(info.splits)
-            raise UserError(f"{directory}: no split {split!r}{did_you_mean(split, info.splits)}; there are: {known}")
+            raise UserError(f"{directory}: no split {split!r}{did_you_mean(split, info.splits)}; it has {known}")
         dtype = np.dtype(info.dtype).newbyteorder("<")
         counts = info.splits[split]
         source = _open_side(directory / split, "source", dtype, counts.pairs, counts.source_tokens)
@@ -295,23 +286,23 @@ class Corpus:
         return len(self.source_lengths)
 
     def source(self, index: int) -> Tokens:
-        """The ids of a source sentence, without begin and end."""
+        """The ids of a source sentence, without BOS and EOS."""
         return self.source_tokens[self.source_offsets[index] : self.source_offsets[index + 1]]
 
     def target(self, index: int) -> Tokens:
-        """The ids of a target sentence, without begin and end."""
+        """The ids of a target sentence, without BOS and EOS."""
         return self.target_tokens[self.target_offsets[index] : self.target_offsets[index + 1]]
 
 
 def _open_side(
     stem: Path, side: str, dtype: np.dtype[Any], sentences: int, tokens: int
 ) -> tuple[Tokens, NDArray[np.int64], NDArray[np.int32]]:
-    """Tokens, offsets and lengths of one side; sizes must be those that data.json tells."""
+    """Tokens, offsets and lengths of one side; the file sizes must agree with data.json."""
     token_path, offset_path = _side_paths(stem, side)
     offsets = _map(offset_path, _OFFSET, sentences + 1)
     lengths = np.diff(offsets)
     if offsets[0] != 0 or offsets[-1] != tokens or np.any(lengths < 0):
-        raise _foreign(offset_path, "its offsets are not those of the tokens")
+        raise _foreign(offset_path, "its offsets do not fit the tokens")
     return _map(token_path, dtype, tokens), offsets, lengths.astype(np.int32)
 
 
@@ -322,7 +313,7 @@ def _map(path: Path, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; copy the whole directory again, or run lath prepare again") from None
     if size != expected:
-        raise _foreign(path, f"{size} bytes, data.json tells {expected}")
+        raise _foreign(path, f"{size} bytes instead of {expected}")
     if count == 0:  # an empty file cannot be mapped
         return np.zeros(0, dtype)
     return np.asarray(np.memmap(path, dtype, "r"))

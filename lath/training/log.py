@@ -146,7 +146,7 @@ class Log:
         require_finite(token + length, step)
         require_no_spike(token + length, self.losses, step, self.settings)
         self.write(entry)
-        self.bar.tell(training_words(entry))
+        self.bar.note(training_words(entry))
         self.since = time.perf_counter()
 
     def write(self, entry: Entry) -> None:

@@ -1,11 +1,11 @@
-"""The protocol on a clock of our own, and the verb end to end with its refusals."""
+"""The protocol with a simulated clock, and the verb end to end with its error messages."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,12 +18,13 @@ import lath.analysis.bench
 from lath.analysis.bench import (
     VARIANTS,
     GpuMemory,
-    Ways,
     bench,
+    decoding_stages,
     labels,
     load_rows,
     measure,
     reference_row,
+    stages,
     thread_count,
     variant_name,
     variants,
@@ -31,7 +32,8 @@ from lath.analysis.bench import (
 from lath.analysis.sentences import WARM_UP, Text
 from lath.analysis.speed import STAGES, Row, signature
 from lath.cli import main
-from lath.engine.decoding import Works
+from lath.config import BenchSettings, DecodeSettings
+from lath.decoding.merge import Merged, merge_pieces
 from lath.engine.shortlist import Shortlist, save_shortlist
 from lath.errors import UserError
 from lath.files import read_lines
@@ -52,7 +54,7 @@ def run(capsys: Capsys, *arguments: object) -> tuple[int, str, str]:
 
 
 def refused(capsys: Capsys, *arguments: object) -> str:
-    """What a refused command says, on one line and on stderr alone."""
+    """The message of a command that fails with exit code 2, which is one line on stderr."""
     code, out, err = run(capsys, *arguments)
     assert (code, out) == (2, "")
     assert re.fullmatch(r"lath: error: [^\n]+\n", err)
@@ -68,7 +70,7 @@ def source(toy_folder: Path) -> Path:
 
 
 class Clock:
-    """A clock that only work moves, and a diary of the work."""
+    """A clock that only advances with work, and a diary of the work."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -79,7 +81,7 @@ class Clock:
 
 
 class Spelling:
-    """A vocabulary of characters that takes a second for each line in, two for each line out."""
+    """A vocabulary of characters that takes a second to encode a line and two to decode one."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -97,18 +99,12 @@ class Spelling:
 
 
 def worker(clock: Clock, name: str, speed: float, engine: str = "plain") -> Row:
-    """A row that takes `speed` seconds a character."""
+    """A row that takes `speed` seconds for each character."""
 
     def translate(lines: list[str], batch_sentences: int, **_: Any) -> list[str]:
         clock.diary.append((name, len(lines), batch_sentences))
         clock.now += sum(map(len, lines)) * speed
         return lines
-
-    def takes(seconds: float) -> Callable[[], None]:
-        def work() -> None:
-            clock.now += seconds
-
-        return work
 
     stand_in: Any = SimpleNamespace(
         device=CPU,
@@ -116,7 +112,8 @@ def worker(clock: Clock, name: str, speed: float, engine: str = "plain") -> Row:
         source_vocab=Spelling(clock),
         target_vocab=Spelling(clock),
         translate=translate,
-        works=lambda ids, **_: Works(takes(12.0), takes(3.0), takes(5.0)) if engine == "plain" else None,
+        settings=lambda **_: DecodeSettings(),
+        decoder=None,
     )
     return Row(name, name, cast(Translator, stand_in), {}, "fp32", 0)
 
@@ -129,38 +126,70 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 TEXT = Text(["w"] * WARM_UP, ["first", "second"], [5, 6], {10: ["ten", "eleven"]}, [])
-WAYS = Ways(repeats=3, batches=(2, 4))
+SETTINGS = BenchSettings(repeats=3, batches=(2, 4))
 
 
 def test_rows_take_turns_and_do_the_same_work(clock: Clock) -> None:
-    measure([worker(clock, "A", 1.0), worker(clock, "B", 2.0)], TEXT, WAYS)
+    measure([worker(clock, "A", 1.0), worker(clock, "B", 2.0)], TEXT, SETTINGS)
     turn = [(1, 1), (1, 1), (2, 2), (4, 4), (1, 1), (1, 1)]  # two sentences, two sizes of batches, two of a length
     warm_up = [(1, 1)] * (WARM_UP + 1) + [(2, 2), (4, 4)]
-    apart = [(1, 1), (1, 1), (4, 4)]
-    parts = [warm_up, *[turn] * 3, apart]
-    assert clock.diary == [(name, *work) for part in parts for name in "AB" for work in part]
+    expected = [(name, *work) for phase in (warm_up, turn, turn, turn) for name in "AB" for work in phase]
+    assert clock.diary[: len(expected)] == expected
+    assert [name for name, _ in itertools.groupby(clock.diary[len(expected) :], lambda work: work[0])] == ["A", "B"]
 
 
 def test_times_are_those_of_the_clock_and_warming_up_is_none_of_them(clock: Clock) -> None:
-    quick, slow = measure([worker(clock, "A", 1.0), worker(clock, "B", 2.0)], TEXT, WAYS)
+    quick, slow = measure([worker(clock, "A", 1.0), worker(clock, "B", 2.0)], TEXT, SETTINGS)
     assert quick.single == [[5, 6]] * 3
     assert slow.single == [[10, 12]] * 3
     assert quick.batches == {2: [11, 11, 11], 4: [22, 22, 22]}
     assert slow.lengths == {10: [[6, 12], [6, 12], [6, 12]]}
 
 
-def test_the_parts_of_the_work(clock: Clock) -> None:
-    (plain,) = measure([worker(clock, "A", 1.0)], TEXT, WAYS)
-    assert list(plain.stages[1]) == list(STAGES)
-    # Two single sentences, and a batch of four.
-    assert plain.stages[1] == {"tokenise": 2, "encode": 6, "decode": 8, "merge": 10, "detokenise": 4}
-    assert plain.stages[4] == {"tokenise": 4, "encode": 3, "decode": 4, "merge": 5, "detokenise": 8}
-    (exported,) = measure([worker(clock, "A", 10.0, engine="ctranslate2")], TEXT, WAYS)
-    assert exported.stages[1] == {"tokenise": 2, "decode": 110 - 2 - 4, "detokenise": 4}
+def test_the_stages_of_a_decoder_without_a_merging_function(clock: Clock) -> None:
+    (found,) = measure([worker(clock, "A", 10.0, engine="recorded")], TEXT, SETTINGS)
+    # Two single sentences of 5 and 6 characters, and a batch of four.
+    assert found.stages[1] == {"tokenise": 2, "decode": 110 - 2 - 4, "detokenise": 4}
+    assert found.stages[4] == {"tokenise": 4, "decode": 220 - 4 - 8, "detokenise": 8}
+
+
+def test_merging_and_encoding_are_timed_inside_decoding(
+    toy_run: Runs, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = load_rows([toy_run("LAT") / "model"], BenchSettings(device="cpu"))[1]
+    assert row.settings.iterations == 2
+    encode = row.translator.model.encode  # type: ignore[union-attr]
+
+    def slow_encode(source: torch.Tensor) -> object:
+        clock.now += 3
+        return encode(source)
+
+    def slow_merge(*arguments: Any) -> Merged:
+        clock.now += 5
+        return merge_pieces(*arguments)
+
+    monkeypatch.setattr(row.translator.model, "encode", slow_encode)
+    found = decoding_stages(row, [[9, 10], [11]], slow_merge)
+    assert found == {
+        "encode": 3,
+        "decode": 0,
+        "merge": 2 * 2 * 5,
+    }  # two passes of two sentences; time passes nowhere else
+
+
+@pytest.mark.parametrize("kind", ["AT", "CMLM", "LAT"])
+def test_the_stages_of_a_decoder_on_the_cpu(toy_run: Runs, kind: str) -> None:
+    row = load_rows([toy_run(kind) / "model"], BenchSettings(device="cpu"))[0]
+    assert row.translator.engine == "plain"
+    for lines in (["ba ko"], ["ba ko mi"] * 12):
+        found = stages(row, lines)
+        assert tuple(found) == STAGES
+        assert min(found.values()) >= 0
+        assert (found["merge"] > 0) == (kind == "LAT")
 
 
 def test_what_is_recorded_at_first_use_is_recorded_before_the_clock_counts(clock: Clock) -> None:
-    measure([worker(clock, "A", 1.0, engine="recorded")], TEXT, Ways(repeats=1, batches=(2,)))
+    measure([worker(clock, "A", 1.0, engine="recorded")], TEXT, BenchSettings(repeats=1, batches=(2,)))
     once = clock.diary[WARM_UP + 2 :]
     assert once[:5] == once[5:10] == [("A", 1, 1), ("A", 1, 1), ("A", 2, 2), ("A", 1, 1), ("A", 1, 1)]
 
@@ -171,11 +200,11 @@ def test_a_rows_memory_is_what_it_keeps_and_takes_not_what_others_hold(monkeypat
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: held["most"])
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda _: held.update(most=held["now"]))
     memory = GpuMemory(torch.device("cuda"), weights=100)
-    with memory.at_work():  # takes 70, keeps 30 of it
+    with memory.measured():  # takes 70, keeps 30 of it
         held.update(now=1030, most=1070)
     assert memory.most == 170
     held.update(now=9000, most=9900)  # somebody else
-    with memory.at_work():
+    with memory.measured():
         held.update(now=9000, most=9050)
     assert memory.most == 180
 
@@ -209,7 +238,7 @@ def test_a_shortlist_is_measured_beside_the_whole_vocabulary(model_copy: Path) -
 
     near = torch.zeros(read_info(model_copy).source_size, 1, dtype=torch.long)
     save_shortlist(Shortlist(near, torch.ones(read_info(model_copy).target_size, dtype=torch.bool)), model_copy)
-    rows = load_rows([model_copy], Ways(device="cpu"))
+    rows = load_rows([model_copy], BenchSettings(device="cpu"))
     assert [row.settings.shortlist for row in rows] == [False, True] * 3
     assert "|shortlist:True|b:1|" in signature(rows[1], 1, 25.0)
 
@@ -219,12 +248,12 @@ def test_short_names_unless_they_are_alike() -> None:
     assert labels([Path("a/best"), Path("b/best")]) == ["a/best", "b/best"]
     with pytest.raises(UserError) as error:
         labels([Path("a/best"), Path("b"), Path("a/../a/best")])
-    assert str(error.value) == "a/../a/best: named twice; every model is measured in all its ways anyhow"
+    assert str(error.value) == "a/../a/best: given twice; remove one"
 
 
 def test_rows_share_weights_but_no_decoder(toy_run: Runs) -> None:
     model = toy_run("LAT") / "model"
-    rows = load_rows([model], Ways(device="cpu", plain=True))
+    rows = load_rows([model], BenchSettings(device="cpu", plain=True))
     label = model.parent.name
     assert [row.name for row in rows] == [f"{label}/it:{n}{end}" for n in (1, 2, 4) for end in ("", "/plain")]
     assert [row.translator.engine for row in rows] == ["batched", "plain"] * 3
@@ -242,27 +271,25 @@ def test_from_models_to_a_table_and_a_line_of_json(
 ) -> None:
     pytest.importorskip("matplotlib")
     models = [toy_run(kind) / "model" for kind in ("AT", "CMLM", "LAT")]
-    picture = tmp_path / "speed.svg"
-    code, out, err = run(capsys, *models, source, *QUICK, "--references", toy_folder / "valid.tgt", "--plot", picture,
+    image = tmp_path / "speed.svg"
+    code, out, err = run(capsys, *models, source, *QUICK, "--references", toy_folder / "valid.tgt", "--plot", image,
                          "--threads", 1, "--set", "decode.rules=paper")  # fmt: skip
     assert (code, err) == (0, "")
-    told = json.loads(out.splitlines()[-1])
+    tree = json.loads(out.splitlines()[-1])
     names = ["run-AT/greedy", "run-AT/beam:5", "run-CMLM/it:4", "run-CMLM/it:10", "run-LAT/it:1", "run-LAT/it:2",
              "run-LAT/it:4"]  # fmt: skip
-    assert [row["name"] for row in told["rows"]] == names
-    assert told["against"] == "run-LAT/it:4"
-    assert (told["warm_up"], told["sentences"], told["repeats"], told["threads"]) == (20, 3, 2, 1)
-    assert told["sentences_at_length"] == {"10": 10, "20": 10}  # the models take 30 tokens at most
-    assert told["notes"] == [
-        f"{n} tokens left out: a model would translate such sentences in parts" for n in (40, 80, 160)
-    ]
-    assert told["peak_rss_mib"] > 10
+    assert [row["name"] for row in tree["rows"]] == names
+    assert tree["against"] == "run-LAT/it:4"
+    assert (tree["warm_up"], tree["sentences"], tree["repeats"], tree["threads"]) == (20, 3, 2, 1)
+    assert tree["sentences_at_length"] == {"10": 10, "20": 10}  # the models take 30 tokens at most
+    assert tree["notes"] == [f"{n} tokens left out: a model would translate them in fragments" for n in (40, 80, 160)]
+    assert tree["peak_rss_mib"] > 10
 
     table = [line.strip("| ").split(" | ") for line in out.splitlines()[: len(names) + 2]]
     assert table[0] == ["row", "p50 ms", "p95 ms", "mean ms", "times", "sent/s b:2", "sent/s b:4", "best batch", "BLEU"]
-    against = told["rows"][-1]["p50_ms"]
+    against = tree["rows"][-1]["p50_ms"]
     right = list(read_lines(toy_folder / "valid.tgt"))
-    for row, cells in zip(told["rows"], table[2:], strict=True):
+    for row, cells in zip(tree["rows"], table[2:], strict=True):
         assert 0 < row["p50_ms"] <= row["p95_ms"]
         assert row["times"] == pytest.approx(row["p50_ms"] / against)
         assert row["best_batch"] == int(max(row["sentences_per_second"], key=row["sentences_per_second"].get))
@@ -272,12 +299,12 @@ def test_from_models_to_a_table_and_a_line_of_json(
         assert len(row["p50_ms_of_turns"]) == 2
         assert set(row["ms_at_length"]) == {"10", "20"}
         assert set(row["shares"]) == {"1", "4"}
-        assert all(sum(parts.values()) == pytest.approx(1) for parts in row["shares"].values())
+        assert all(sum(stages.values()) == pytest.approx(1) for stages in row["shares"].values())
         assert f"- `{row['signature']}`\n" in out
         assert "|rules:paper|b:1|" in row["signature"]
         translated = load(row["model"], "cpu").translate(read_lines(source), **row["overrides"])
         assert row["bleu"] == pytest.approx(evaluate(translated, right).bleu.value)
-    assert picture.read_bytes().startswith(b"<?xml")
+    assert image.read_bytes().startswith(b"<?xml")
 
 
 def test_an_exported_model_is_a_peer(toy_run: Runs, source: Path, tmp_path: Path, capsys: Capsys) -> None:
@@ -285,28 +312,28 @@ def test_an_exported_model_is_a_peer(toy_run: Runs, source: Path, tmp_path: Path
     model, exported = toy_run("AT") / "model", tmp_path / "at-int8"
     assert main(["export", str(model), str(exported), "--quantization", "int8"]) == 0
     capsys.readouterr()
-    # Its own precision, whatever the others are asked for; and the plain engine is not for it.
+    # --precision and --plain do not apply to the exported model.
     code, out, _ = run(capsys, model, exported, source, *QUICK, "--precision", "bf16", "--plain", "--set",
                        "decode.beam=2", "--against", "at-int8/beam:2")  # fmt: skip
     assert code == 0
-    told = json.loads(out.splitlines()[-1])
-    assert [(row["name"], row["engine"], row["precision"].split("_")[0]) for row in told["rows"]] == [
+    tree = json.loads(out.splitlines()[-1])
+    assert [(row["name"], row["engine"], row["precision"].split("_")[0]) for row in tree["rows"]] == [
         ("run-AT/beam:2", "batched", "bf16"),
         ("run-AT/beam:2/plain", "plain", "bf16"),
         ("at-int8/beam:2", "ctranslate2", "int8"),
     ]
-    assert told["rows"][2]["times"] == 1.0
-    assert set(told["rows"][2]["shares"]["1"]) == {"tokenise", "decode", "detokenise"}
-    assert "|ctranslate2:" in told["rows"][2]["signature"]
-    assert told["rows"][0]["bleu"] is None
+    assert tree["rows"][2]["times"] == 1.0
+    assert set(tree["rows"][2]["shares"]["1"]) == {"tokenise", "decode", "detokenise"}
+    assert "|ctranslate2:" in tree["rows"][2]["signature"]
+    assert tree["rows"][0]["bleu"] is None
 
 
 def test_sentences_of_a_range(toy_run: Runs, source: Path, capsys: Capsys) -> None:
     _, out, _ = run(capsys, toy_run("LAT") / "model", source, *QUICK, "--min-tokens", 3, "--max-tokens", 4, "--set",
                     "decode.iterations=1")  # fmt: skip
-    told = json.loads(out.splitlines()[-1])
-    assert (told["source_tokens"]["min"], told["source_tokens"]["max"]) in [(3, 3), (3, 4), (4, 4)]
-    assert told["against"] == "run-LAT/it:1"
+    tree = json.loads(out.splitlines()[-1])
+    assert (tree["source_tokens"]["min"], tree["source_tokens"]["max"]) in [(3, 3), (3, 4), (4, 4)]
+    assert tree["against"] == "run-LAT/it:1"
 
 
 # ---- mistakes -----------------------------------------------------------------------------------------------------
@@ -320,10 +347,9 @@ def test_text_that_cannot_be_measured_with(toy_run: Runs, source: Path, tmp_path
     assert refused(capsys, model, missing) == (
         f"{missing}: no such file; check the path (it is relative to the current directory)"
     )
-    assert refused(capsys, model, empty) == f"{empty}: empty; give text of the source language, one sentence a line"
+    assert refused(capsys, model, empty) == f"{empty}: empty; give text of the source language, one sentence per line"
     assert refused(capsys, model, short) == (
-        f"{short}: 20 sentences to measure with, 21 or more are needed, for the first 20 are not timed; give a longer "
-        f"text"
+        f"{short}: 20 sentences, but 21 or more are needed, because the first 20 are not timed; give a longer text"
     )
     assert refused(capsys, model, model) == f"{model}: is a directory; name a text file (plain, .gz or .xz)"
     assert refused(capsys, model) == "the following arguments are required: data (see lath bench --help)"
@@ -340,22 +366,22 @@ def test_references_that_do_not_fit(toy_run: Runs, source: Path, tmp_path: Path,
     )
 
 
-def test_pictures_that_cannot_be_drawn(
+def test_plots_that_cannot_be_written(
     toy_run: Runs, toy_folder: Path, source: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Told at once, before anything is measured."""
     monkeypatch.setattr(lath.analysis.bench, "load", None)
     given = (toy_run("LAT") / "model", source)
     references = ("--references", toy_folder / "valid.tgt")
-    picture = tmp_path / "speed.svg"
-    assert refused(capsys, *given, "--plot", picture) == (
-        f"--plot {picture}: quality against latency needs --references, the right translations"
+    image = tmp_path / "speed.svg"
+    assert refused(capsys, *given, "--plot", image) == (
+        f"--plot {image}: needs --references, because it shows quality against latency"
     )
     assert refused(capsys, *given, *references, "--plot", tmp_path / "speed.pdf").endswith(
-        "speed.pdf: pictures end in .svg or .png; name it so, for example curve.svg"
+        "speed.pdf: unknown image format; use a name that ends in .svg or .png"
     )
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert refused(capsys, *given, *references, "--plot", picture).endswith("pip install 'lath[plots]'")
+    assert refused(capsys, *given, *references, "--plot", image).endswith("pip install 'lath[plots]'")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -365,30 +391,32 @@ def test_models_of_different_languages(toy_run: Runs, model_copy: Path, source: 
     first = toy_run("LAT") / "model"
     assert refused(capsys, first, model_copy, source, "--device", "cpu") == (
         f"models of different languages: {first} translates xx to yy, {model_copy} xx to zz; "
-        f"name models that translate the same text"
+        f"name models with the same languages"
     )
 
 
-def test_ways_that_cannot_be(toy_run: Runs, source: Path, capsys: Capsys) -> None:
+def test_impossible_options(toy_run: Runs, source: Path, capsys: Capsys) -> None:
     given = (toy_run("LAT") / "model", source, "--device", "cpu")
     assert refused(capsys, *given, "--against", "run-LAT/it:5") == (
         "--against run-LAT/it:5: no such row (did you mean 'run-LAT/it:4'?); "
         "the rows are run-LAT/it:1, run-LAT/it:2, run-LAT/it:4"
     )
     assert refused(capsys, *given, "--min-tokens", 9, "--max-tokens", 5) == (
-        "--min-tokens 9 is above --max-tokens 5; no sentence has both"
+        "--min-tokens 9 is above --max-tokens 5; swap them"
     )
     assert refused(capsys, *given, "--set", "decode.batch_sentences=4") == (
-        "--set decode.batch_sentences: the sizes of batches are named with --batches here"
+        "--set decode.batch_sentences: not for lath bench; use --batches"
     )
     assert refused(capsys, *given, "--batches", "8,no") == (
         "argument --batches: 'no' is not a whole number of at least 1 (see lath bench --help)"
     )
     assert refused(capsys, *given, "--set", "decode.iterations=0") == "decode: iterations must be at least 1"
-    assert refused(capsys, given[0], *given).startswith(f"{given[0]}: named twice; ")
+    assert refused(capsys, given[0], *given) == f"{given[0]}: given twice; remove one"
 
 
 def test_in_python(toy_run: Runs, source: Path) -> None:
-    report = bench([toy_run("CMLM") / "model"], source, Ways(device="cpu", sentences=1, repeats=1, batches=(1,)))
+    report = bench(
+        [toy_run("CMLM") / "model"], source, BenchSettings(device="cpu", sentences=1, repeats=1, batches=(1,))
+    )
     assert [speed.name for speed in report.speeds] == ["run-CMLM/it:4", "run-CMLM/it:10"]
     assert report.speeds[0].best_batch == 1

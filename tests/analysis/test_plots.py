@@ -1,4 +1,4 @@
-"""Curves as blocks and as pictures."""
+"""Sparklines and image files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_sparkline_is_never_wider_than_asked(count: int) -> None:
 
 
 @pytest.mark.parametrize(("ending", "start"), [("svg", b"<?xml"), ("png", b"\x89PNG")])
-def test_a_picture_is_what_its_name_says(tmp_path: Path, ending: str, start: bytes) -> None:
+def test_the_suffix_decides_the_image_format(tmp_path: Path, ending: str, start: bytes) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / f"curve.{ending}"
     plot_curves({"training loss": [(1, 3.0), (2, 2.0)], "validation loss": [(2, 2.5)]}, "run", path)
@@ -62,7 +62,7 @@ def test_the_frontier_holds_what_nothing_beats(points: list[tuple[float, float]]
     assert frontier(points) == best
 
 
-def test_a_picture_of_quality_against_cost(tmp_path: Path) -> None:
+def test_a_plot_of_quality_against_cost(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     points = {f"row {number}": (1.5**number, 20.0 + number % 7) for number in range(12)}
     plot_pareto(points, ("some test", "ms", "BLEU"), tmp_path / "speed.svg")
@@ -73,13 +73,13 @@ def test_a_picture_of_quality_against_cost(tmp_path: Path) -> None:
 def test_other_endings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
         plot_curves({}, "run", tmp_path / "curve.pdf")
-    told = f"{tmp_path / 'curve.pdf'}: pictures end in .svg or .png; name it so, for example curve.svg"
-    assert str(refused.value) == told
+    message = f"{tmp_path / 'curve.pdf'}: unknown image format; use a name that ends in .svg or .png"
+    assert str(refused.value) == message
 
 
 def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UserError) as refused:
         plot_curves({}, "run", tmp_path / "curve.svg")
-    assert str(refused.value) == ("curves are drawn by matplotlib, which is not installed: pip install 'lath[plots]'")
+    assert str(refused.value) == ("plots need the package matplotlib: pip install 'lath[plots]'")
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Sentences to measure with: enough of them, of the lengths asked for, none that a model would cut."""
+"""The sentences of a benchmark: enough of them, of the requested lengths, none that a model would split."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from lath.analysis.sentences import (
     usable_lines,
     whole_batches,
 )
+from lath.config import BenchSettings
 from lath.errors import UserError
 from lath.translator import Translator
 
@@ -52,7 +53,7 @@ def model(max_length: int, tokens_a_word: int = 1) -> Translator:
     return cast(Translator, stand_in)
 
 
-def test_lines_that_some_model_would_cut_are_left_out_and_counted() -> None:
+def test_lines_that_a_model_would_split_are_left_out_and_counted() -> None:
     translators = [model(6), model(6, tokens_a_word=2)]
     found = usable_lines(["a b c", "", "a b c d", " a ", "   ", "a b c d e f g"], translators)
     assert found == Pool(["a b c", "a"], [3, 1], too_long=2)
@@ -60,50 +61,52 @@ def test_lines_that_some_model_would_cut_are_left_out_and_counted() -> None:
 
 
 def test_the_first_twenty_are_not_timed() -> None:
-    text = choose_text(DATA, pool(*[5] * 30), 7, (1, None), all_whole)
+    text = choose_text(DATA, pool(*[5] * 30), BenchSettings(sentences=7), all_whole)
     assert [line.partition(":")[0] for line in text.warm_up] == [str(number) for number in range(20)]
     assert [line.partition(":")[0] for line in text.timed] == [str(number) for number in range(20, 27)]
     assert text.tokens == [5] * 7
 
 
 def test_sentences_of_a_range_of_lengths() -> None:
-    text = choose_text(DATA, pool(*[4, 5, 6, 7] * 30), 1000, (5, 6), all_whole)
+    text = choose_text(
+        DATA, pool(*[4, 5, 6, 7] * 30), BenchSettings(sentences=1000, min_tokens=5, max_tokens=6), all_whole
+    )
     assert len(text.warm_up) + len(text.timed) == 60
     assert set(text.tokens) == {5, 6}
 
 
 @pytest.mark.parametrize(
-    ("count", "tokens", "told"),
+    ("count", "tokens", "message"),
     [
-        (20, (1, None), "news.de: 20 sentences to measure with, 21 or more are needed, for the first 20 are not timed; "
+        (20, (1, None), "news.de: 20 sentences, but 21 or more are needed, because the first 20 are not timed; "
                         "give a longer text"),
-        (50, (6, None), "news.de: 0 sentences of 6 to any number of tokens to measure with, 21 or more are needed, for "
+        (50, (6, None), "news.de: 0 sentences of 6 to any number of tokens, but 21 or more are needed, because "
                         "the first 20 are not timed; give a longer text or widen --min-tokens and --max-tokens"),
-        (50, (1, 4), "news.de: 0 sentences of 1 to 4 tokens to measure with, 21 or more are needed, for "
+        (50, (1, 4), "news.de: 0 sentences of 1 to 4 tokens, but 21 or more are needed, because "
                      "the first 20 are not timed; give a longer text or widen --min-tokens and --max-tokens"),
     ],
 )  # fmt: skip
-def test_too_few_sentences(count: int, tokens: tuple[int, int | None], told: str) -> None:
+def test_too_few_sentences(count: int, tokens: tuple[int, int | None], message: str) -> None:
     with pytest.raises(UserError) as refused:
-        choose_text(DATA, pool(*[5] * count), 100, tokens, all_whole)
-    assert str(refused.value) == told
+        choose_text(DATA, pool(*[5] * count), BenchSettings(min_tokens=tokens[0], max_tokens=tokens[1]), all_whole)
+    assert str(refused.value) == message
 
 
 def test_lengths_are_those_of_the_text_or_of_lines_joined() -> None:
     lengths = pool(*[9, 10, 42, 38], *[5] * 40)
-    text = choose_text(DATA, lengths, 100, (1, None), lambda lines: [len(line.split()) < 100 for line in lines])
+    text = choose_text(DATA, lengths, BenchSettings(), lambda lines: [len(line.split()) < 100 for line in lines])
     assert sorted(text.by_length) == [10, 20, 40, 80]
     assert text.by_length[40][:2] == [lengths.lines[2], lengths.lines[3]]
     assert {len(line.split()) for line in text.by_length[20]} <= set(range(17, 24))
-    assert text.notes == ["160 tokens left out: a model would translate such sentences in parts"]
+    assert text.notes == ["160 tokens left out: a model would translate them in fragments"]
 
 
-def test_lengths_that_cannot_be_had_are_told() -> None:
-    text = choose_text(DATA, Pool(["x"] * 30, [300] * 30, too_long=3), 100, (1, None), all_whole)
+def test_missing_lengths_are_reported() -> None:
+    text = choose_text(DATA, Pool(["x"] * 30, [300] * 30, too_long=3), BenchSettings(), all_whole)
     assert text.by_length == {}
     assert text.notes[:2] == [
-        "3 lines left out: a model would translate them in parts",
-        "10 tokens left out: the text has none, nor joined",
+        "3 lines left out: a model would translate them in fragments",
+        "10 tokens left out: the text has no such sentences",
     ]
 
 
@@ -140,10 +143,10 @@ def test_batches_are_whole(count: int, batch: int, filled: int) -> None:
 
 def test_a_throughput_is_that_of_several_batches() -> None:
     for count, batches in ((2, FEWEST_BATCHES), (41, 6)):
-        text = choose_text(DATA, pool(*[5] * (20 + count)), count, (1, None), all_whole)
+        text = choose_text(DATA, pool(*[5] * (20 + count)), BenchSettings(sentences=count), all_whole)
         assert len(throughput_lines(text, 8)) == batches * 8
 
 
-def test_lengths_are_those_asked_for() -> None:
-    text = choose_text(DATA, pool(*[5] * 60), 7, (1, None), all_whole, lengths=(5, 20))
+def test_lengths_are_the_requested_ones() -> None:
+    text = choose_text(DATA, pool(*[5] * 60), BenchSettings(sentences=7, lengths=(5, 20)), all_whole)
     assert sorted(text.by_length) == [5, 20]

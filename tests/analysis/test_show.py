@@ -28,14 +28,14 @@ def refusal(thing: Path, *overrides: str) -> str:
     return str(refused.value)
 
 
-def told_pass(pieces: list[list[int]], scores: list[list[float]], **rest: object) -> Pass:
+def traced_pass(pieces: list[list[int]], scores: list[list[float]], **rest: object) -> Pass:
     merged = merge_pieces(pieces, scores, RULE_SETS["official"])
     output = [BOS, *(id for id in merged.ids if id not in (BOS, EOS)), EOS]
     return Pass([MASK] * len(pieces), pieces, scores, merged.decisions, output, **rest)  # type: ignore[arg-type]
 
 
-def test_every_step_of_a_hand_made_translation_is_told() -> None:
-    first = told_pass(
+def test_every_step_of_a_hand_made_translation_is_reported() -> None:
+    first = traced_pass(
         [[BOS, THE], [THE, OLD], [DOG, BARKS], [CAT, BARKS], [EOS, EOS]],
         [[0.0, -0.1], [-0.2, -0.3], [-0.5, -0.6], [-0.9, -0.7], [-0.01, -0.02]],
         masked=[3],
@@ -55,9 +55,9 @@ def test_every_step_of_a_hand_made_translation_is_told() -> None:
         "      4 <mask>  </s> 99%  </s> 98%",
         "  merging:",
         "    piece   1 repeats the end of the text: the",
-        "    piece   2 shares nothing with the end of the text and is put behind it: dog barks",
-        "    piece   3 dog (-0.50) against cat (-0.90): dog stays",
-        "    piece   4 shares nothing with the end of the text and is put behind it: </s>",
+        "    piece   2 shares nothing with the end of the text and is appended: dog barks",
+        "    piece   3 dog (-0.50) against cat (-0.90): dog wins",
+        "    piece   4 shares nothing with the end of the text and is appended: </s>",
         "  merged:      <s> the old dog barks </s>",
         "  masked:      <s> the old <mask> barks </s>",
         "  length:      2 masks inserted",
@@ -75,30 +75,30 @@ def test_every_step_of_a_hand_made_translation_is_told() -> None:
     ]
 
 
-def test_an_empty_side_and_a_deletion_are_told_in_words() -> None:
-    told = told_pass([[THE, DOG], [THE, OLD, DOG]], [[-0.1, -0.1], [-0.1, -3.0, -0.1]], length_change=-1)
-    text = explain(Hypothesis("the dog", 0.0, 1, passes=[[told]]), WORDS)
-    assert "    piece   1 nothing (-1.39) against old (-3.00): nothing stays\n" in text
-    assert "  length:      1 masks to delete, as far as there are any\n" in text
+def test_an_empty_side_and_a_deletion_are_shown() -> None:
+    traced = traced_pass([[THE, DOG], [THE, OLD, DOG]], [[-0.1, -0.1], [-0.1, -3.0, -0.1]], length_change=-1)
+    text = explain(Hypothesis("the dog", 0.0, 1, passes=[[traced]]), WORDS)
+    assert "    piece   1 nothing (-1.39) against old (-3.00): nothing wins\n" in text
+    assert "  length:      1 masks to delete, if there are enough\n" in text
     assert "masked:" not in text
 
 
 def test_parts_of_a_long_line_are_numbered() -> None:
-    told = told_pass([[THE], [DOG]], [[-0.1], [-0.1]])
-    text = explain(Hypothesis("the dog the dog", 0.0, 1, parts=2, passes=[[told], [told]]), WORDS)
-    assert re.findall(r"^Part.*$", text, re.MULTILINE) == ["Part 1 of 2", "Part 2 of 2"]
+    traced = traced_pass([[THE], [DOG]], [[-0.1], [-0.1]])
+    text = explain(Hypothesis("the dog the dog", 0.0, 1, parts=2, passes=[[traced], [traced]]), WORDS)
+    assert re.findall(r"^Fragment.*$", text, re.MULTILINE) == ["Fragment 1 of 2", "Fragment 2 of 2"]
     assert text.count("Pass 1 of 1") == 2
 
 
-def test_a_hypothesis_without_passes_says_so() -> None:
+def test_a_hypothesis_without_passes() -> None:
     assert explain(Hypothesis("the dog", 0.0, 3), WORDS).splitlines() == [
-        "No passes to show: it is blank, or was written token by token (AT), or without a trace.",
+        "No passes to show: the line is blank, the model is autoregressive (AT), or there is no trace.",
         "Translation: the dog",
     ]
 
 
 @pytest.mark.parametrize("kind", ["CMLM", "LAT"])
-def test_a_real_translation_is_told_wholly(wild: Translators, kind: str) -> None:
+def test_a_real_translation_is_shown_completely(wild: Translators, kind: str) -> None:
     translator = wild(kind)
     (hypothesis,) = translator.hypotheses(["tu re sa lo ni pe du"], trace=True, iterations=3)
     vocab = translator.target_vocab
@@ -106,17 +106,17 @@ def test_a_real_translation_is_told_wholly(wild: Translators, kind: str) -> None
     assert re.findall(r"^Pass (\d) of 3$", text, re.MULTILINE) == ["1", "2", "3"]
     assert text.endswith(f"\nTranslation: {hypothesis.text}")
     (passes,) = hypothesis.passes
-    for told in passes:
-        for place, (id, piece) in enumerate(zip(told.input, told.pieces, strict=True)):
+    for traced in passes:
+        for place, (id, piece) in enumerate(zip(traced.input, traced.pieces, strict=True)):
             tokens = r"\s+".join(rf"{re.escape(vocab.token(id))} \d+%" for id in piece)
             assert re.search(rf"^ +{place} {re.escape(vocab.token(id))} +{tokens}$", text, re.MULTILINE)
-        assert " ".join(vocab.token(id) for id in told.output) in text
-    assert text.count("  masked:") == sum(bool(told.masked) for told in passes) > 0
+        assert " ".join(vocab.token(id) for id in traced.output) in text
+    assert text.count("  masked:") == sum(bool(traced.masked) for traced in passes) > 0
     assert text.count("  merging:") == (3 if kind == "LAT" else 0)
     assert text.count("  merged:" if kind == "LAT" else "  filled:") == 3
 
 
-# ---- things --------------------------------------------------------------------------------------------------------
+# ---- files and directories -----------------------------------------------------------------------------------------
 
 
 def test_a_recipe_is_shown_with_every_default(tmp_path: Path) -> None:
@@ -172,13 +172,13 @@ def change_settings(run: Path, **changes: object) -> None:
     (run / "resolved.json").write_text(json.dumps(tree), encoding="utf-8")
 
 
-def test_a_run_that_stopped_early_says_so(run: Path) -> None:
+def test_a_run_that_stopped_early(run: Path) -> None:
     change_settings(run, steps=90)  # prolonged, and not yet gone on with
-    assert show(run).splitlines()[-1] == "  unfinished; go on with lath train ... --resume"
+    assert show(run).splitlines()[-1] == "  unfinished; continue with lath train ... --resume"
     change_settings(run, patience=1)
     with (run / "log.jsonl").open("a", encoding="utf-8") as stream:
         stream.write('{"step": 20, "epoch": 0, "valid_loss": 99.0}\n')
-    assert show(run).splitlines()[-1] == "  finished early, at step 20: validation got no better"
+    assert show(run).splitlines()[-1] == "  stopped early at step 20: validation did not improve"
 
 
 def test_a_log_of_an_older_version_is_shown(run: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_run_is_plotted(run: Path, model_copy: Path, tmp_path: Path) -> None:
     assert drawn.startswith("<?xml")
     assert "<!-- training loss -->" in drawn
     assert "<!-- validation loss -->" in drawn
-    with pytest.raises(UserError, match="not a training run, so there is no curve to plot"):
+    with pytest.raises(UserError, match="not a training run, so it has no losses to plot"):
         plot_run(model_copy, tmp_path / "other.svg")
 
 
@@ -204,7 +204,7 @@ def test_an_unfinished_run_is_shown(run: Path) -> None:
     shutil.rmtree(run / "model")
     shutil.rmtree(run / "checkpoints")
     (run / "log.jsonl").write_text("", encoding="utf-8")
-    assert show(run) == f"{run}: LAT, 20 steps\n  unfinished; go on with lath train ... --resume"
+    assert show(run) == f"{run}: LAT, 20 steps\n  unfinished; continue with lath train ... --resume"
 
 
 def test_a_log_line_cut_short_by_a_kill_is_left_out(run: Path) -> None:
@@ -216,17 +216,17 @@ def test_a_log_line_cut_short_by_a_kill_is_left_out(run: Path) -> None:
     assert "training loss" not in show(run)
 
 
-def test_a_damaged_run_is_told(run: Path) -> None:
+def test_a_damaged_run_is_reported(run: Path) -> None:
     (run / "resolved.json").write_text('{"netw', encoding="utf-8")
-    told = refusal(run)
-    assert told.startswith(f"{run / 'resolved.json'}: damaged or not written by lath (")
+    traced = refusal(run)
+    assert traced.startswith(f"{run / 'resolved.json'}: damaged or not written by lath (")
 
 
 def test_what_cannot_be_shown(tmp_path: Path, model_copy: Path) -> None:
-    remedy = "give a recipe (.toml), or a directory made by lath prepare or lath train"
+    remedy = "give a recipe (.toml), or a directory written by lath prepare or lath train"
     assert refusal(tmp_path / "nowhere") == f"{tmp_path / 'nowhere'}: does not exist; {remedy}"
     assert refusal(tmp_path) == f"{tmp_path}: is not a recipe, data, run or model directory; {remedy}"
     assert "model.safetensors: not valid UTF-8" in refusal(model_copy / "model.safetensors")
     assert refusal(model_copy, "decode.beam=2") == (
-        f"--set decode.beam=2: changes a recipe, or how a sentence is translated; {model_copy} is neither"
+        f"--set decode.beam=2: {model_copy} is not a recipe; leave --set out, or add a sentence"
     )

@@ -12,7 +12,7 @@ import torch
 import lath
 from lath.analysis.sentences import Text
 from lath.analysis.speed import (
-    Report,
+    BenchReport,
     Row,
     Times,
     device_name,
@@ -26,7 +26,7 @@ from lath.analysis.speed import (
     speed_table,
     summarise,
 )
-from lath.config import DecodeSettings, NetworkSettings
+from lath.config import DecodeOptions, DecodeSettings, NetworkSettings
 from lath.scores import Score
 from lath.translator import Translator, with_overrides
 
@@ -47,11 +47,13 @@ def row(kind: str = "LAT", **overrides: Any) -> Row:
         engine="plain",
         model=None,
     )
-    return Row(f"{kind.lower()}/x", f"runs/{kind}", cast(Translator, stand_in), overrides, "fp32", 0)
+    return Row(
+        f"{kind.lower()}/x", f"runs/{kind}", cast(Translator, stand_in), cast(DecodeOptions, overrides), "fp32", 0
+    )
 
 
 def times(factor: float = 1.0) -> Times:
-    """Three turns; the second was disturbed, and what it says counts for nothing."""
+    """Three repeats; the second was disturbed and must not change the results."""
     return Times(
         single=[[factor * t for t in turn] for turn in ([0.001, 0.002, 0.009], [9.0, 9.0, 9.0], [0.003, 0.004, 0.005])],
         batches={2: [factor, 99.0, factor], 8: [factor * 0.5, factor * 0.25, factor * 0.1]},
@@ -101,7 +103,7 @@ def test_the_numbers_of_a_row_come_from_its_times() -> None:
         ("LAT", {"extra_length": 1, "length_candidates": 3}, "lat|6-6|512|v:32000|K:3|it:4|len:3+1|b:1|src:20|"),
     ],
 )
-def test_a_signature_tells_how_was_decoded(kind: str, overrides: dict[str, Any], start: str) -> None:
+def test_a_signature_names_the_decoding_settings(kind: str, overrides: dict[str, Any], start: str) -> None:
     assert signature(row(kind, **overrides), 1, 20.4) == f"{start}plain|fp32|{END}"
 
 
@@ -118,7 +120,7 @@ def test_a_length_that_was_not_measured_has_no_ratio() -> None:
 def test_tables() -> None:
     fast = summarise(row(), times(), 0.004, TEXT, Score("BLEU", 27.5, "x"))
     slow_times = times(10)
-    slow_times.stages[1] = {"tokenise": 1.0, "decode": 3.0, "detokenise": 0.0}  # nobody can look inside
+    slow_times.stages[1] = {"tokenise": 1.0, "decode": 3.0, "detokenise": 0.0}  # a recorded or exported decoder
     slow = summarise(row("AT"), slow_times, 0.004, TEXT, Score("BLEU", 28.123, "x"))
     assert speed_table([fast, slow]).splitlines() == [
         "| row | p50 ms | p95 ms | mean ms | times | sent/s b:2 | sent/s b:8 | best batch | BLEU |",
@@ -141,11 +143,11 @@ def test_tables() -> None:
 
 def test_a_report_ends_in_one_line_of_json() -> None:
     speed = summarise(row(), times(), 0.004, TEXT, None)
-    text = str(Report({"data": "news.de"}, [speed], TEXT.notes))
+    text = str(BenchReport({"data": "news.de"}, [speed], TEXT.notes))
     assert f"\n- `{speed.signature}`\n- `{speed.throughput_signature}`\n\n- a note\n\n{{" in text
-    told = json.loads(text.splitlines()[-1])
-    assert (told["benchmark"], told["data"], told["notes"]) == ("bench", "news.de", ["a note"])
-    (only,) = told["rows"]
+    tree = json.loads(text.splitlines()[-1])
+    assert (tree["benchmark"], tree["data"], tree["notes"]) == ("bench", "news.de", ["a note"])
+    (only,) = tree["rows"]
     assert only["p50_ms"] == speed.p50_ms
     assert only["sentences_per_second"] == {"2": 4.0, "8": 32.0}
     assert "MiB" not in text

@@ -16,13 +16,15 @@ from conftest import CPU, Runs
 from toy import WORDS, toy_recipe, train_toy
 
 from lath.config import DecodeSettings, NetworkSettings
-from lath.engine.ctranslate2 import ALMOST_ZERO, CTranslate2Decoder, deciding_files, is_exported, token_names
+from lath.decoding.decoder import decode
+from lath.engine.ctranslate2 import ALMOST_ZERO, CTranslate2Decoder, deciding_files, token_names
 from lath.engine.export import QUANTIZATIONS, export
 from lath.engine.shortlist import add_shortlist
 from lath.errors import UserError
 from lath.files import read_lines
-from lath.model.directory import ModelInfo, load_model, save_model
+from lath.model.directory import ModelInfo, is_exported, load_model, save_model
 from lath.model.network import AT, NEVER_WRITTEN_AFTER_BEGIN, DecoderLayer, build_model
+from lath.model.padding import pad
 from lath.text.vocab import EOS, PAD, SPECIALS, SubwordNmtVocab, Vocab, learn_sentencepiece
 from lath.translator import Hypothesis, Translator, load
 
@@ -91,13 +93,13 @@ def test_float32_is_our_beam_search(
     settings = {"beam": beam, "length_penalty": length_penalty, "batch_sentences": 30}
     lines = [*valid_lines, *LINES]
     expected = list(ours.hypotheses(lines, **settings))
-    assert len({hypothesis.text for hypothesis in expected}) > 90  # else the equality says little
+    assert len({hypothesis.text for hypothesis in expected}) > 90  # otherwise equality would mean little
     check_equal(expected, list(theirs.hypotheses(lines, **settings)))
 
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_a_sentence_that_never_ends(toy_run: Runs, tmp_path: Path, beam: int) -> None:
-    """Each is cut off at its own limit, whatever shares the batch."""
+    """Each is cut off at its own limit, independent of the batch."""
 
     def never_end(model: AT) -> None:
         model.body.output_matrix[EOS] *= -1
@@ -144,7 +146,7 @@ def test_no_length_penalty_is_almost_none() -> None:
 
 
 def test_forbidden_tokens_are_never_written(toy_run: Runs, tmp_path: Path) -> None:
-    """Greedy search tells exactly: whatever share of the probability is forbidden, the rest keep their order."""
+    """With greedy search the translations are equal: forbidden tokens change the probabilities, not their order."""
 
     def love_padding(model: AT) -> None:
         make_wild(model)
@@ -152,13 +154,15 @@ def test_forbidden_tokens_are_never_written(toy_run: Runs, tmp_path: Path) -> No
 
     ours, theirs = both(changed(toy_run("AT") / "model", tmp_path / "wild", love_padding), tmp_path / "out")
     sentences = [ours.source_vocab.encode(line) for line in LINES if line.strip()]
+    source = pad([[*sentence, EOS] for sentence in sentences])
     for beam in (1, 3):
         settings = ours.settings(beam=beam)
-        written = [result.decoded.ids for result in theirs._decode_all(sentences, settings, False)]
+        written = [decoded.ids for decoded in theirs.decoder.decode(source, settings)]
         forbidden = {*NEVER_WRITTEN_AFTER_BEGIN, *range(ours.target_vocab.size, 1000)}
         assert [ids for ids in written if forbidden & set(ids)] == []
         if beam == 1:
-            assert written == [result.decoded.ids for result in ours._decode_all(sentences, settings, False)]
+            assert isinstance(ours.model, AT)
+            assert written == [decoded.ids for decoded in decode(ours.model, source, settings)]
 
 
 def test_two_vocabularies(toy_folder: Path, tmp_path: Path) -> None:
@@ -209,7 +213,7 @@ def test_the_shortlist_comes_along(learnt: Path, valid_lines: list[str], tmp_pat
     whole = ours.translate(valid_lines, **settings)
     assert 5 < sum(a == b for a, b in zip(expected, whole, strict=True)) < 50  # it matters, and not all is nonsense
     assert theirs.translate(valid_lines, shortlist=True, **settings) == expected
-    with pytest.raises(UserError, match="the exported model has none; make one with lath shortlist"):
+    with pytest.raises(UserError, match="the exported model has none; add one to the model it came from"):
         both(learnt, tmp_path / "without")[1].translate(["ba"], shortlist=True)
 
 
@@ -286,8 +290,7 @@ def refusal(*arguments: object) -> str:
 def test_other_kinds_are_refused(toy_run: Runs, tmp_path: Path, kind: str) -> None:
     model = toy_run(kind) / "model"
     assert refusal(model, tmp_path / "out") == (
-        f"{model}: a {kind} model, but CTranslate2 runs models that write token by token (AT) only; "
-        "use it with lath translate, or export an AT model"
+        f"{model}: a {kind} model, but CTranslate2 runs autoregressive models (AT) only; export an AT model"
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -304,7 +307,7 @@ def test_unknown_formats_and_types(learnt: Path, tmp_path: Path) -> None:
         "unknown format 'ctranslate' (did you mean 'ctranslate2'?); use ctranslate2"
     )
     assert refusal(learnt, out, "ctranslate2", "int4") == (
-        "unknown quantization 'int4' (did you mean 'int8'?); use float32 or float16 or int8"
+        "unknown quantization 'int4' (did you mean 'int8'?); use float32, float16 or int8"
     )
     assert not out.exists()
 
@@ -335,7 +338,7 @@ def test_a_failure_leaves_nothing_behind(learnt: Path, tmp_path: Path, monkeypat
             lambda d: (d / "model.bin").write_bytes((d / "model.bin").read_bytes()[:-9999]),
             "{d}: ctranslate2 .* cannot read it .*; copy the directory again, or export the model again",
         ),
-        (lambda d: (d / "lath" / "vocab.model").unlink(), "{d}/lath: there is no vocabulary"),
+        (lambda d: (d / "lath" / "vocab.model").unlink(), "{d}/lath: no vocabulary"),
     ],
     ids=["missing", "truncated", "vocabulary"],
 )

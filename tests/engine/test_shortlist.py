@@ -1,4 +1,4 @@
-"""The shortlist: who keeps company with whom, and decoding with some rows of the output matrix."""
+"""The shortlist: which tokens occur together, and decoding with some rows of the output matrix."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from lath.decoding.decoder import decode
 from lath.engine import shortlist
 from lath.engine.int8 import quantise
 from lath.engine.shortlist import (
-    FILE,
     Shortlist,
     add_shortlist,
     build_shortlist,
@@ -30,7 +29,7 @@ from lath.engine.shortlist import (
     with_shortlist,
 )
 from lath.errors import UserError
-from lath.model.directory import read_info
+from lath.model.directory import SHORTLIST, read_info
 from lath.model.network import LAT
 from lath.model.padding import pad
 from lath.text.corpus import Corpus, prepare
@@ -133,7 +132,7 @@ def test_scores_are_probabilities_among_the_list(wild: Translators) -> None:
 
 
 def test_a_shortlist_lives_in_a_model_directory(model_copy: Path, toy_folder: Path) -> None:
-    assert add_shortlist(toy_folder / "data", model_copy, near=5, frequent=10) == model_copy / FILE
+    assert add_shortlist(toy_folder / "data", model_copy, near=5, frequent=10) == model_copy / SHORTLIST
     info = read_info(model_copy)
     made = build_shortlist(Corpus.open(toy_folder / "data", "train"), info.source_size, info.target_size, 5, 10)
     loaded = load_shortlist(model_copy)
@@ -155,17 +154,17 @@ def test_ids_take_two_bytes_where_they_fit(model_copy: Path, entries: int, store
     assert loaded.candidates(torch.tensor([2])).tolist() == [*range(len(SPECIALS)), entries - 2, entries - 1]
 
 
-def test_a_file_of_before_is_read(model_copy: Path, toy_folder: Path) -> None:
-    """Which had four bytes for each id, whatever the vocabulary."""
+def test_ids_of_four_bytes_are_read(model_copy: Path, toy_folder: Path) -> None:
+    """As earlier versions wrote them."""
     add_shortlist(toy_folder / "data", model_copy, near=5, frequent=10)
     made = load_shortlist(model_copy)
-    save_file({"near": made.near.int(), "always": made.always}, model_copy / FILE, metadata={"format": "1"})
+    save_file({"near": made.near.int(), "always": made.always}, model_copy / SHORTLIST, metadata={"format": "1"})
     loaded = load_shortlist(model_copy)
     assert loaded.near.equal(made.near)
     assert loaded.always.equal(made.always)
 
 
-def test_without_one_the_remedy_is_told(model_copy: Path) -> None:
+def test_a_missing_shortlist_is_reported_with_the_remedy(model_copy: Path) -> None:
     assert not has_shortlist(model_copy)
     translator = load(model_copy, "cpu")
     with pytest.raises(UserError, match="the model has none; make one with lath shortlist DATA MODEL"):
@@ -183,13 +182,15 @@ def test_the_command_line_makes_and_uses_one(toy_folder: Path, model_copy: Path)
     assert translator.translate(lines, shortlist=True) == expected
 
 
-def test_a_damaged_file_is_told(model_copy: Path) -> None:
-    (model_copy / FILE).write_bytes(b"not a shortlist")
+def test_a_damaged_file_is_reported(model_copy: Path) -> None:
+    (model_copy / SHORTLIST).write_bytes(b"not a shortlist")
     with pytest.raises(UserError, match="damaged or not a safetensors file"):
         load_shortlist(model_copy)
 
 
 def test_a_foreign_vocabulary_is_refused(model_copy: Path, tmp_path: Path) -> None:
     other = prepare(toy_recipe(tmp_path, "LAT", ambiguous_pairs), tmp_path / "other").directory
-    with pytest.raises(UserError, match="have different vocabularies; prepare the text with the model's"):
+    with pytest.raises(
+        UserError, match="have different vocabularies; prepare the text with the vocabulary of the model"
+    ):
         add_shortlist(other, model_copy, near=5, frequent=10)

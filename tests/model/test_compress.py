@@ -1,4 +1,4 @@
-"""A smaller copy of a model: it loads and translates like the model, it is small, and it is not packed again."""
+"""A compressed copy of a model: it loads and translates like the model, is small, and is not compressed again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lath.config import DecodeSettings, NetworkSettings
 from lath.engine.shortlist import add_shortlist
 from lath.errors import UserError
 from lath.files import read_lines
-from lath.model.compress import directory_size, pack
+from lath.model.compress import compress, directory_size
 from lath.model.directory import CONFIG, WEIGHTS, load_model, read_info, read_storage, save_model
 from lath.model.network import build_model
 from lath.model.storage import SMALLER, restore, shrink
@@ -45,9 +45,9 @@ def refusal(ask: Callable[[], object]) -> str:
 
 @pytest.mark.parametrize("kind", ["AT", "CMLM", "LAT"])
 @pytest.mark.parametrize("storage", SMALLER)
-def test_a_packed_model_loads_as_float32(toy_run: Runs, tmp_path: Path, kind: str, storage: str) -> None:
-    model, out = toy_run(kind) / "model", tmp_path / "deep" / "packed"
-    pack(model, out, storage)
+def test_a_compressed_model_loads_as_float32(toy_run: Runs, tmp_path: Path, kind: str, storage: str) -> None:
+    model, out = toy_run(kind) / "model", tmp_path / "deep" / "small"
+    compress(model, out, storage)
     assert read_storage(out) == storage
     assert json.loads((out / CONFIG).read_text(encoding="utf-8"))["storage"] == storage
     first, second = load_model(model, CPU), load_model(out, CPU)
@@ -64,11 +64,11 @@ def test_a_packed_model_loads_as_float32(toy_run: Runs, tmp_path: Path, kind: st
 def test_the_card_the_vocabulary_and_the_shortlist_come_along(
     model_copy: Path, toy_folder: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "packed"
+    out = tmp_path / "small"
     (model_copy / "README.md").write_text("# Mine, with scores\n", encoding="utf-8")
     (model_copy / "notes.txt").write_text("not part of a model", encoding="utf-8")
     add_shortlist(toy_folder / "data", model_copy, near=5, frequent=20)
-    pack(model_copy, out, "int8")
+    compress(model_copy, out, "int8")
     assert sorted(path.name for path in out.iterdir()) == [
         "README.md", "config.json", "model.safetensors", "shortlist.safetensors", "vocab.model",
     ]  # fmt: skip
@@ -78,11 +78,11 @@ def test_the_card_the_vocabulary_and_the_shortlist_come_along(
 
 
 def test_separate_vocabularies_and_no_card(toy_run: Runs, tmp_path: Path) -> None:
-    pack(separate(toy_run, tmp_path / "two"), tmp_path / "packed", "int8")
-    loaded = load_model(tmp_path / "packed", CPU)
+    compress(separate(toy_run, tmp_path / "two"), tmp_path / "small", "int8")
+    loaded = load_model(tmp_path / "small", CPU)
     assert loaded.source_vocab is not loaded.target_vocab
-    assert not (tmp_path / "packed" / "README.md").exists()
-    tables = [name for name in load_file(tmp_path / "packed" / WEIGHTS) if "tables" in name]
+    assert not (tmp_path / "small" / "README.md").exists()
+    tables = [name for name in load_file(tmp_path / "small" / WEIGHTS) if "tables" in name]
     assert sorted(tables) == [f"body.tables.{side}.weight{end}" for side in (0, 1) for end in ("", "/scale")]
 
 
@@ -91,14 +91,14 @@ def separate(toy_run: Runs, directory: Path) -> Path:
     info = read_info(toy_run("LAT") / "model")
     source, target = load_vocabs(toy_run("LAT") / "model")[0], load_vocabs(toy_run("AT") / "model")[0]
     model = build_model(info.network, source.size, target.size, False, torch.Generator().manual_seed(1))
-    told = type(info)(info.network, DecodeSettings(), "xx", "yy", source.size, target.size, False, 30, 1)
-    save_model(directory, model.state_dict(), told, (source, target))
+    changed = type(info)(info.network, DecodeSettings(), "xx", "yy", source.size, target.size, False, 30, 1)
+    save_model(directory, model.state_dict(), changed, (source, target))
     (directory / "README.md").unlink()
     return directory
 
 
 @pytest.mark.parametrize(("storage", "share"), [("coded", 0.14), ("int8", 0.25), ("fp16", 0.5)])
-def test_a_packed_model_is_small(toy_run: Runs, tmp_path: Path, storage: str, share: float) -> None:
+def test_a_compressed_model_is_small(toy_run: Runs, tmp_path: Path, storage: str, share: float) -> None:
     """Weights wide enough to matter, on the disk, everything counted."""
     vocab = load_vocabs(toy_run("LAT") / "model")[0]
     network = NetworkSettings(
@@ -107,8 +107,8 @@ def test_a_packed_model_is_small(toy_run: Runs, tmp_path: Path, storage: str, sh
     info = type(read_info(toy_run("LAT")))(network, DecodeSettings(), "xx", "yy", vocab.size, vocab.size, True, 30, 1)
     weights = build_model(network, vocab.size, vocab.size, True, torch.Generator().manual_seed(1)).state_dict()
     save_model(tmp_path / "model", weights, info, (vocab, vocab))
-    pack(tmp_path / "model", tmp_path / "packed", storage)
-    before, after = directory_size(tmp_path / "model"), directory_size(tmp_path / "packed")
+    compress(tmp_path / "model", tmp_path / "small", storage)
+    before, after = directory_size(tmp_path / "model"), directory_size(tmp_path / "small")
     assert before == sum(path.stat().st_size for path in (tmp_path / "model").rglob("*"))
     assert share * before < after < 1.1 * share * before
 
@@ -119,8 +119,8 @@ def test_a_packed_model_is_small(toy_run: Runs, tmp_path: Path, storage: str, sh
 @pytest.mark.parametrize(("storage", "nearness"), [("int8", 0.02), ("fp16", 0.002)])
 def test_translations_are_those_of_the_model(learnt: Path, tmp_path: Path, storage: str, nearness: float) -> None:
     lines = list(read_lines(learnt.parents[1] / "valid.src"))
-    pack(learnt, tmp_path / "packed", storage)
-    before, after = (list(load(model, "cpu", "fp32").hypotheses(lines)) for model in (learnt, tmp_path / "packed"))
+    compress(learnt, tmp_path / "small", storage)
+    before, after = (list(load(model, "cpu", "fp32").hypotheses(lines)) for model in (learnt, tmp_path / "small"))
     assert [hypothesis.text for hypothesis in after] == [hypothesis.text for hypothesis in before]
     assert max(abs(a.score - b.score) for a, b in zip(after, before, strict=True)) < nearness
     assert len({hypothesis.text for hypothesis in before}) > 80  # it has something to say
@@ -128,8 +128,8 @@ def test_translations_are_those_of_the_model(learnt: Path, tmp_path: Path, stora
 
 def test_a_coded_model_translates_nearly_as_the_model(learnt: Path, tmp_path: Path) -> None:
     lines = list(read_lines(learnt.parents[1] / "valid.src"))
-    pack(learnt, tmp_path / "packed", "coded")
-    before, after = (load(model, "cpu", "fp32").translate(lines) for model in (learnt, tmp_path / "packed"))
+    compress(learnt, tmp_path / "small", "coded")
+    before, after = (load(model, "cpu", "fp32").translate(lines) for model in (learnt, tmp_path / "small"))
     alike = sum(one == other for one, other in zip(before, after, strict=True))
     assert 0.97 * len(lines) < alike
 
@@ -137,8 +137,8 @@ def test_a_coded_model_translates_nearly_as_the_model(learnt: Path, tmp_path: Pa
 def test_int8_twice_is_hardly_more_than_once(learnt: Path, tmp_path: Path) -> None:
     """Stored and computed in int8; the linear layers have the same numbers either way (test_storage.py)."""
     lines = list(read_lines(learnt.parents[1] / "valid.src"))
-    pack(learnt, tmp_path / "packed", "int8")
-    before, after = (list(load(model, "cpu", "int8").hypotheses(lines)) for model in (learnt, tmp_path / "packed"))
+    compress(learnt, tmp_path / "small", "int8")
+    before, after = (list(load(model, "cpu", "int8").hypotheses(lines)) for model in (learnt, tmp_path / "small"))
     assert [hypothesis.text for hypothesis in after] == [hypothesis.text for hypothesis in before]
     assert max(abs(a.score - b.score) for a, b in zip(after, before, strict=True)) < 0.02
 
@@ -146,32 +146,32 @@ def test_int8_twice_is_hardly_more_than_once(learnt: Path, tmp_path: Path) -> No
 # ---- refusals ------------------------------------------------------------------------------------------------------
 
 
-def test_a_packed_model_is_not_packed_again(model_copy: Path, tmp_path: Path) -> None:
-    pack(model_copy, tmp_path / "half", "fp16")
-    assert refusal(lambda: pack(tmp_path / "half", tmp_path / "again", "int8")) == (
-        f"{tmp_path / 'half'}: is packed already, as fp16, and to round the weights twice loses quality; "
+def test_a_compressed_model_is_not_compressed_again(model_copy: Path, tmp_path: Path) -> None:
+    compress(model_copy, tmp_path / "half", "fp16")
+    assert refusal(lambda: compress(tmp_path / "half", tmp_path / "again", "int8")) == (
+        f"{tmp_path / 'half'}: already compressed as fp16, and rounding the weights twice loses quality; "
         "name the model directory it came from"
     )
     assert not (tmp_path / "again").exists()
 
 
-def test_an_unknown_storage_is_told(model_copy: Path, tmp_path: Path) -> None:
-    assert refusal(lambda: pack(model_copy, tmp_path / "out", "int9")) == (
+def test_an_unknown_storage_is_reported(model_copy: Path, tmp_path: Path) -> None:
+    assert refusal(lambda: compress(model_copy, tmp_path / "out", "int9")) == (
         "unknown storage 'int9' (did you mean 'int8'?); use coded, int8 or fp16"
     )
-    assert refusal(lambda: pack(model_copy, tmp_path / "out", "fp32")).endswith("; use coded, int8 or fp16")
+    assert refusal(lambda: compress(model_copy, tmp_path / "out", "fp32")).endswith("; use coded, int8 or fp16")
 
 
-def test_what_is_no_model_is_told(toy_run: Runs, tmp_path: Path) -> None:
+def test_what_is_no_model_is_reported(toy_run: Runs, tmp_path: Path) -> None:
     out = tmp_path / "out"
     exported = tmp_path / "exported"
     shutil.copytree(toy_run("AT") / "model", exported / "lath")
-    assert refusal(lambda: pack(exported, out, "int8")) == (
-        f"{exported}: an exported model has its own format; name the model directory it came from"
+    assert refusal(lambda: compress(exported, out, "int8")) == (
+        f"{exported}: an exported model cannot be compressed; name the model directory it came from"
     )
     run = toy_run("LAT")
-    assert refusal(lambda: pack(run, out, "int8")) == f"{run}: a training run, not a model; use {run / 'model'}"
-    assert refusal(lambda: pack(tmp_path / "none", out, "int8")) == (
+    assert refusal(lambda: compress(run, out, "int8")) == f"{run}: a training run, not a model; use {run / 'model'}"
+    assert refusal(lambda: compress(tmp_path / "none", out, "int8")) == (
         f"{tmp_path / 'none'}: no such model directory; `lath train` writes one as RUN/model"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["exported"]
@@ -179,7 +179,7 @@ def test_what_is_no_model_is_told(toy_run: Runs, tmp_path: Path) -> None:
 
 def test_what_exists_is_not_overwritten(model_copy: Path) -> None:
     before = {path.name: path.read_bytes() for path in model_copy.iterdir()}
-    assert refusal(lambda: pack(model_copy, model_copy, "int8")) == (
+    assert refusal(lambda: compress(model_copy, model_copy, "int8")) == (
         f"{model_copy}: exists already; choose another name or remove it"
     )
     assert {path.name: path.read_bytes() for path in model_copy.iterdir()} == before
@@ -191,16 +191,16 @@ def test_a_failure_leaves_nothing(model_copy: Path, tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(lath.model.compress, "write_info", killed)
     with pytest.raises(KeyboardInterrupt):
-        pack(model_copy, tmp_path / "out", "int8")
+        compress(model_copy, tmp_path / "out", "int8")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_weights_that_are_not_numbers_are_told(model_copy: Path, tmp_path: Path) -> None:
+def test_weights_that_are_not_numbers_are_reported(model_copy: Path, tmp_path: Path) -> None:
     loaded = load_model(model_copy, CPU)
     loaded.model.state_dict()["length.table.weight"][3, 3] = float("nan")
     spoilt = tmp_path / "spoilt"
     save_model(spoilt, loaded.model.state_dict(), loaded.info, (loaded.source_vocab, loaded.target_vocab))
-    assert refusal(lambda: pack(spoilt, tmp_path / "out", "int8")).startswith(
-        f"{spoilt}: length.table.weight holds values"
+    assert refusal(lambda: compress(spoilt, tmp_path / "out", "int8")).startswith(
+        f"{spoilt}: length.table.weight contains values"
     )
     assert not (tmp_path / "out").exists()

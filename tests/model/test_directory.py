@@ -116,7 +116,7 @@ def test_separate_vocabularies_stay_separate(toy_run: Runs, tmp_path: Path) -> N
     loaded = load_model(tmp_path / "two", CPU)
     assert loaded.source_vocab is not loaded.target_vocab
     (tmp_path / "two" / "vocab.target.model").unlink()
-    assert "there is no vocabulary (vocab.target.model" in refusal(lambda: load_model(tmp_path / "two", CPU))
+    assert "no vocabulary (vocab.target.model" in refusal(lambda: load_model(tmp_path / "two", CPU))
 
 
 def test_an_existing_directory_is_never_written_into(model_copy: Path) -> None:
@@ -172,7 +172,7 @@ def test_smaller_weights_are_checked_as_the_full_ones_are(model_copy: Path) -> N
     name = "length.table.weight"
     save_file({key: tensor for key, tensor in stored.items() if key != name + SCALE}, path)
     assert refusal(lambda: load_model(model_copy, CPU)) == (
-        f"{path}: the scales of {name} are missing, or not one for each row; copy the model directory again"
+        f"{path}: the scales of {name} are missing or do not fit; copy the model directory again"
     )
     save_file({key: tensor for key, tensor in stored.items() if not key.startswith(name)}, path)
     assert refusal(lambda: load_model(model_copy, CPU)).startswith(f"{path}: lacks tensor '{name}'; ")
@@ -244,8 +244,8 @@ def drop_setting(directory: Path) -> None:
         (lambda d: (d / WEIGHTS).unlink(), "{d}/model.safetensors: missing; copy the whole directory again"),
         (
             lambda d: (d / "vocab.model").unlink(),
-            "{d}: there is no vocabulary (vocab.model or vocab.json); "
-            "name a directory that lath prepare or lath train has written",
+            "{d}: no vocabulary (vocab.model or vocab.json); "
+            "name a directory written by lath prepare or lath train",
         ),
         (
             lambda d: change_config(d, source_size=349, target_size=349),
@@ -288,7 +288,7 @@ def test_a_truncated_vocabulary_is_told(model_copy: Path) -> None:
     raw = (model_copy / "vocab.model").read_bytes()
     (model_copy / "vocab.model").write_bytes(raw[: len(raw) // 2])
     told = refusal(lambda: load_model(model_copy, CPU))
-    assert told.startswith(f"{model_copy / 'vocab.model'}: truncated, or not a vocabulary that lath has written")
+    assert told.startswith(f"{model_copy / 'vocab.model'}: truncated, or not a vocabulary written by lath")
 
 
 @pytest.mark.parametrize(

@@ -212,12 +212,12 @@ def test_int8_on_a_cpu_has_the_very_numbers_of_the_full_weights() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e6])
 @pytest.mark.parametrize("storage", SMALLER)
 @pytest.mark.parametrize("shape", [(7,), (64, 64)])
-def test_numbers_that_are_none_are_told(value: float, storage: str, shape: tuple[int, ...]) -> None:
+def test_weights_that_are_not_finite_are_reported(value: float, storage: str, shape: tuple[int, ...]) -> None:
     tensor = torch.zeros(shape)
     tensor[-1] = value
     assert refusal(lambda: shrink({"fine": torch.ones(3), "norm": tensor}, storage, "runs/x")) == (
-        "runs/x: norm holds values that are not numbers, or too large for float16; "
-        "its training has failed, so use another model"
+        "runs/x: norm contains values that are not finite, or too large for float16; "
+        "the training has diverged, use another model"
     )
 
 
@@ -226,36 +226,36 @@ def test_numbers_that_are_none_are_told(value: float, storage: str, shape: tuple
     [
         (
             lambda stored: stored.pop("m" + SCALE),
-            "there: the scales of m are missing, or not one for each row; copy the model directory again",
+            "there: the scales of m are missing or do not fit; copy the model directory again",
         ),
         (
             lambda stored: stored.update({"m" + SCALE: torch.ones(63)}),
-            "there: the scales of m are missing, or not one for each row; copy the model directory again",
+            "there: the scales of m are missing or do not fit; copy the model directory again",
         ),
         (
             lambda stored: stored.pop("m"),
-            "there: has scales for m, which is not there; copy the model directory again",
+            "there: scales for m, but no such tensor; copy the model directory again",
         ),
     ],
 )
-def test_missing_parts_are_told(change: Callable[[dict[str, Tensor]], object], message: str) -> None:
+def test_missing_tensors_are_reported(change: Callable[[dict[str, Tensor]], object], message: str) -> None:
     stored = shrink({"m": torch.randn(64, 64), "n": torch.randn(64, 64)}, "int8", "here")
     change(stored)
     assert refusal(lambda: restore(stored, "there")) == message
 
 
 @pytest.mark.parametrize("bytes_", [b"no code at all", zlib.compress(bytes(64 * 64 - 1))], ids=["damaged", "cut"])
-def test_a_code_that_cannot_be_read_is_told(bytes_: bytes) -> None:
+def test_a_damaged_code_is_reported(bytes_: bytes) -> None:
     stored = shrink({"m": torch.randn(64, 64)}, "coded", "here")
     stored["m" + CODED] = torch.frombuffer(bytearray(bytes_), dtype=torch.uint8)
-    told = refusal(lambda: restore(stored, "there"))
-    assert told.startswith("there: m is damaged (")
-    assert told.endswith("); copy the model directory again")
+    message = refusal(lambda: restore(stored, "there"))
+    assert message.startswith("there: m is damaged (")
+    assert message.endswith("); copy the model directory again")
 
 
-def test_a_code_without_scales_is_told() -> None:
+def test_a_code_without_scales_is_reported() -> None:
     stored = shrink({"m": torch.randn(64, 64)}, "coded", "here")
     del stored["m" + SCALE]
     assert refusal(lambda: restore(stored, "there")) == (
-        "there: the scales of m are missing, or not one for each row; copy the model directory again"
+        "there: the scales of m are missing or do not fit; copy the model directory again"
     )

@@ -89,11 +89,11 @@ def test_the_report_reads_well(recipe: Recipe, tmp_path: Path) -> None:
     assert lines[3].endswith(" target tokens")
 
 
-def test_the_same_text_gives_the_same_bytes_packed_or_not(recipe: Recipe, tmp_path: Path) -> None:
+def test_the_same_text_gives_the_same_bytes_compressed_or_not(recipe: Recipe, tmp_path: Path) -> None:
     prepare(recipe, tmp_path / "one")
-    packed = tmp_path / "train.de.xz"
-    packed.write_bytes(lzma.compress(Path(recipe.data.train_source).read_bytes()))
-    prepare(changed(recipe, train_source=str(packed)), tmp_path / "two")
+    compressed = tmp_path / "train.de.xz"
+    compressed.write_bytes(lzma.compress(Path(recipe.data.train_source).read_bytes()))
+    prepare(changed(recipe, train_source=str(compressed)), tmp_path / "two")
     for path in (tmp_path / "one").iterdir():
         if path.name != "data.json":
             assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
@@ -101,7 +101,7 @@ def test_the_same_text_gives_the_same_bytes_packed_or_not(recipe: Recipe, tmp_pa
 
 def test_chunks_do_not_show(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(recipe, tmp_path / "one")
-    monkeypatch.setattr(data_module, "_CHUNK", 3)
+    monkeypatch.setattr(data_module, "CHUNK_PAIRS", 3)
     prepare(recipe, tmp_path / "two")
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
@@ -202,7 +202,7 @@ def test_a_file_that_is_not_named(recipe: Recipe, tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("split", ["train", "valid"])
-def test_misaligned_files_are_told_before_the_long_work(
+def test_misaligned_files_are_reported_before_the_long_work(
     recipe: Recipe, tmp_path: Path, split: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data_module, "learn_vocabs", lambda *_: pytest.fail("the long work has begun"))
@@ -227,7 +227,7 @@ def test_no_pair_is_left(recipe: Recipe, prepared: Path, tmp_path: Path, split: 
     source, target = write_pairs(tmp_path / "bad", [("", "x"), ("lang " * 100, "y"), ("", "")])
     bad = changed(recipe, **{f"{split}_source": source, f"{split}_target": target})
     message = (
-        r"no pair of .*bad.de and .*bad.en is left to use: 0 pairs, 3 left out \(2 empty, 1 too long\);"
+        r"no usable pair in .*bad.de and .*bad.en: 0 pairs, 3 left out \(2 empty, 1 too long\);"
         r".*data.max_length 60 and data.max_ratio 3.0"
     )
     with pytest.raises(UserError, match=message):
@@ -253,9 +253,9 @@ def test_a_full_disk(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_not_a_prepared_directory(prepared: Path, tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "none", prepared / "data.json"):
-        with pytest.raises(UserError, match=r": no data.json; name a directory that lath prepare has written"):
+        with pytest.raises(UserError, match=r": no data.json; name a directory written by lath prepare"):
             Corpus.open(place, "train")
-    with pytest.raises(UserError, match=r"no split 'vaild' \(did you mean 'valid'\?\); there are: train, valid"):
+    with pytest.raises(UserError, match=r"no split 'vaild' \(did you mean 'valid'\?\); it has train, valid"):
         Corpus.open(prepared, "vaild")
 
 
@@ -271,7 +271,9 @@ def test_foreign_info(prepared: Path, text: str) -> None:
 def test_an_unknown_format_names_both_numbers(prepared: Path) -> None:
     path = prepared / "data.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 7}))
-    with pytest.raises(UserError, match="the data has format 7, this version of lath reads format 1; run lath prepare"):
+    with pytest.raises(
+        UserError, match="data.json: format 7, but this version of lath reads format 1; run lath prepare"
+    ):
         Corpus.open(prepared, "train")
 
 
@@ -280,7 +282,7 @@ def test_truncated_arrays(prepared: Path, name: str) -> None:
     path = prepared / name
     raw = path.read_bytes()
     path.write_bytes(raw[:-8])
-    with pytest.raises(UserError, match=rf"{name}: truncated.*{len(raw) - 8} bytes, data.json tells {len(raw)}"):
+    with pytest.raises(UserError, match=rf"{name}: truncated.*{len(raw) - 8} bytes instead of {len(raw)}"):
         Corpus.open(prepared, "train")
     path.unlink()
     with pytest.raises(UserError, match=f"{name}: no such file; copy the whole directory again"):
@@ -292,7 +294,7 @@ def test_foreign_offsets(prepared: Path) -> None:
     offsets = np.fromfile(path, "<i8")
     offsets[[2, 3]] = offsets[[3, 2]]
     path.write_bytes(offsets.tobytes())
-    with pytest.raises(UserError, match="train.source.offsets: .*its offsets are not those of the tokens"):
+    with pytest.raises(UserError, match="train.source.offsets: .*its offsets do not fit the tokens"):
         Corpus.open(prepared, "train")
 
 
@@ -307,9 +309,12 @@ def test_an_empty_split_opens(prepared: Path) -> None:
     assert len(corpus) == len(corpus.target_lengths) == 0
 
 
-def test_the_core_imports_without_the_extras() -> None:
+def test_text_needs_neither_torch_nor_the_extras() -> None:
+    modules = [path.stem for path in Path(data_module.__file__).parent.glob("*.py") if path.stem != "__init__"]
+    assert "vocab" in modules
     blocked = "import sys; sys.modules.update(dict.fromkeys(['sacrebleu', 'subword_nmt', 'tqdm', 'torch']));"
-    subprocess.run([sys.executable, "-c", blocked + "import lath.text.corpus"], check=True)
+    imports = "".join(f"import lath.text.{name};" for name in modules)
+    subprocess.run([sys.executable, "-c", blocked + imports], check=True)
 
 
 def test_no_bar_without_a_terminal(recipe: Recipe, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -12,15 +12,19 @@ from lath.text.segment import split_long
 
 
 def shorter_than(limit: int) -> Callable[[str], bool]:
-    return lambda part: len(part) <= limit
+    return lambda fragment: len(fragment) <= limit
 
 
 @pytest.mark.parametrize(
-    ("text", "limit", "parts"),
+    ("text", "limit", "fragments"),
     [
         ("short enough", 12, ["short enough"]),
         ("", 5, [""]),
-        ("One two. Three four. Five six.", 21, ["One two. Three four.", "Five six."]),  # sentences, packed
+        (
+            "One two. Three four. Five six.",
+            21,
+            ["One two. Three four.", "Five six."],
+        ),  # whole sentences
         ("One two! Three, four five six", 22, ["One two!", "Three, four five six"]),  # a sentence end wins
         ('He said "no." She left.', 15, ['He said "no."', "She left."]),  # the quote closes with its sentence
         ("one two, three four five", 18, ["one two,", "three four five"]),  # else a clause end
@@ -36,12 +40,12 @@ def shorter_than(limit: int) -> Callable[[str], bool]:
         ("a    b", 3, ["a", "b"]),
     ],
 )
-def test_table(text: str, limit: int, parts: list[str]) -> None:
-    assert split_long(text, shorter_than(limit)) == parts
+def test_table(text: str, limit: int, fragments: list[str]) -> None:
+    assert split_long(text, shorter_than(limit)) == fragments
 
 
 def test_nothing_fits_and_still_nothing_is_lost() -> None:
-    assert split_long("ab c", lambda part: False) == ["a", "b", "c"]
+    assert split_long("ab c", lambda fragment: False) == ["a", "b", "c"]
 
 
 def squeezed(text: str) -> str:
@@ -50,19 +54,19 @@ def squeezed(text: str) -> str:
 
 @settings(max_examples=200, deadline=None)
 @given(st.text("ab .,!。，\u2028\t", max_size=60), st.integers(1, 12))
-def test_parts_fit_and_nothing_is_lost(text: str, limit: int) -> None:
+def test_fragments_fit_and_nothing_is_lost(text: str, limit: int) -> None:
     fits = shorter_than(limit)
-    parts = split_long(text, fits)
-    assert squeezed("".join(parts)) == squeezed(text)
+    fragments = split_long(text, fits)
+    assert squeezed("".join(fragments)) == squeezed(text)
     if fits(text):
-        assert parts == [text]
+        assert fragments == [text]
     else:
-        assert all(part and fits(part) and part == part.strip() for part in parts)
+        assert all(fragment and fits(fragment) and fragment == fragment.strip() for fragment in fragments)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from(["a", "bb", "ccc"]), min_size=1, max_size=30), st.integers(3, 9))
-def test_words_alone_are_packed_as_tightly_as_a_loop_would(words: list[str], limit: int) -> None:
+def test_words_fill_fragments_as_a_loop_would(words: list[str], limit: int) -> None:
     expected = [words[0]]
     for word in words[1:]:
         if len(expected[-1]) + 1 + len(word) <= limit:
@@ -84,12 +88,12 @@ def test_few_and_short_questions_on_long_lines(kind: str) -> None:
     }[kind]
     asked = 0
 
-    def fits(part: str) -> bool:
+    def fits(fragment: str) -> bool:
         nonlocal asked
-        asked += len(part)
-        return len(part) <= 500
+        asked += len(fragment)
+        return len(fragment) <= 500
 
-    parts = split_long(text, fits)
-    assert squeezed("".join(parts)) == squeezed(text)
-    assert max(map(len, parts)) <= 500
-    assert asked < 40 * len(text)  # each character is tokenised a few dozen times, whatever the length of the line
+    fragments = split_long(text, fits)
+    assert squeezed("".join(fragments)) == squeezed(text)
+    assert max(map(len, fragments)) <= 500
+    assert asked < 40 * len(text)  # each character is tokenised a few dozen times, for any length of line

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lath.config import VocabSettings
 from lath.errors import UserError
+from lath.text.subword import learn_codes, learn_words
 from lath.text.vocab import (
     BOS,
     EOS,
@@ -23,16 +24,10 @@ from lath.text.vocab import (
     SentencePieceVocab,
     SubwordNmtVocab,
     Vocab,
-    learn_codes,
     learn_sentencepiece,
     learn_vocabs,
-    learn_words,
     load_vocabs,
-    merge_ranks,
-    read_codes,
     save_vocabs,
-    segment,
-    split_words,
     vocab_files,
 )
 
@@ -192,50 +187,6 @@ def test_an_error_while_reading_is_not_swallowed() -> None:
 # --- subword-nmt ---
 
 
-def test_segment_by_hand() -> None:
-    ranks = merge_ranks(["l o", "lo w</w>", "e r</w>", "lo w", "x x", "l o"])
-    for word, expected in {
-        "low": ["low"],
-        "lower": ["low@@", "er"],
-        "slow": ["s@@", "low"],
-        "l": ["l"],
-        "xxx": ["xx@@", "x"],  # from the left; the last x is x</w>
-        "xxxx": ["xx@@", "x@@", "x"],
-        "é": ["é"],
-    }.items():
-        assert segment(word, ranks) == expected
-
-
-def test_codes_equal_those_of_the_package() -> None:
-    package = pytest.importorskip("subword_nmt.apply_bpe")
-    for count in (5, 40, 200):
-        merges = learn_codes(BOTH * 2, count)
-        reference = package.BPE(io.StringIO("#version: 0.2\n" + "\n".join(merges) + "\n"))
-        ranks = merge_ranks(merges)
-        for line in [*BOTH, "ein ganz neuer Satz mit Wörtern , die so nie fielen !", "thethethe  oldoldold a"]:
-            mine = [unit for word in split_words(line) for unit in segment(word, ranks)]
-            assert " ".join(mine) == reference.segment(line)
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    merges=st.lists(
-        st.tuples(st.sampled_from(["a", "b", "aa", "ab", "ba", "aab"]), st.sampled_from(["a", "b", "ab", "b</w>"])),
-        max_size=8,
-    ),
-    word=st.text("ab", min_size=1, max_size=14),
-)
-def test_any_codes_equal_those_of_the_package(merges: list[tuple[str, str]], word: str) -> None:
-    package = pytest.importorskip("subword_nmt.apply_bpe")
-    codes = [" ".join(merge) for merge in merges] or ["x y"]
-    reference = package.BPE(io.StringIO("#version: 0.2\n" + "\n".join(codes) + "\n"))
-    assert " ".join(segment(word, merge_ranks(codes))) == reference.segment(word)
-
-
-def test_words_by_frequency_then_alphabet() -> None:
-    assert learn_words(["c b a", "b ca", "z z z"], []) == ["z", "a", "b", "c", "c@@"]  # a and b twice each
-
-
 def test_subword_nmt_round_trip(units: SubwordNmtVocab) -> None:
     for line in BOTH:
         ids = units.encode(line)
@@ -266,21 +217,6 @@ def test_a_joiner_at_the_end_is_dropped(units: SubwordNmtVocab) -> None:
 
 def test_giant_words_are_segmented_in_no_time(units: SubwordNmtVocab) -> None:
     assert len(units.encode("the" * 30_000)) > 30_000
-
-
-def test_codes_files(tmp_path: Path) -> None:
-    path = tmp_path / "codes"
-    path.write_text("#version: 0.2\ne r</w>\nt h \n", encoding="utf-8")
-    assert read_codes(path) == ["e r</w>", "t h"]
-    for text in ("", "e r</w>\n", "#version: 0.1\ne r\n"):
-        path.write_text(text)
-        with pytest.raises(UserError, match="codes: not a subword-nmt codes file of version 0.2 .*learn-bpe"):
-            read_codes(path)
-    path.write_text("#version: 0.2\na b\na b c\n")
-    with pytest.raises(UserError, match="codes: line 3 is 'a b c', but a merge is two units .*learn-bpe"):
-        read_codes(path)
-    with pytest.raises(UserError, match="none: no such file"):
-        read_codes(tmp_path / "none")
 
 
 def test_the_package_is_asked_for_only_when_codes_are_learnt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -349,7 +285,7 @@ def test_separate_codes(tmp_path: Path) -> None:
 
 def test_no_vocabulary_there(tmp_path: Path, units: SubwordNmtVocab) -> None:
     for directory in (tmp_path, tmp_path / "none"):
-        with pytest.raises(UserError, match=r"there is no vocabulary \(vocab.model or vocab.json\); name a directory"):
+        with pytest.raises(UserError, match=r": no vocabulary \(vocab.model or vocab.json\); name a directory"):
             load_vocabs(directory)
     save_vocabs(tmp_path, units, SubwordNmtVocab([], ["a"]))
     (tmp_path / "vocab.target.json").unlink()
@@ -369,7 +305,7 @@ def foreign_model() -> bytes:
 
 def test_broken_models(tmp_path: Path, pieces: SentencePieceVocab) -> None:
     path = tmp_path / "vocab.model"
-    remedy = "vocab.model: truncated, or not a vocabulary that lath has written .*run lath prepare again"
+    remedy = "vocab.model: truncated, or not a vocabulary written by lath .*run lath prepare again"
     for raw in (b"", b"hello", pieces.model[:100], pieces.model[:-100], pieces.model[: len(pieces.model) // 50]):
         path.write_bytes(raw)
         with pytest.raises(UserError, match=remedy):
@@ -383,7 +319,7 @@ def test_broken_word_lists(tmp_path: Path, units: SubwordNmtVocab) -> None:
     save_vocabs(tmp_path, units, units)
     path = tmp_path / "vocab.json"
     whole = path.read_text(encoding="utf-8")
-    remedy = "vocab.json: truncated, or not a vocabulary that lath has written .*run lath prepare again"
+    remedy = "vocab.json: truncated, or not a vocabulary written by lath .*run lath prepare again"
     for text in ("", whole[:-20], "[]", "{}", '{"format": 1, "merges": ["a"], "words": []}', '{"format": 1}'):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(UserError, match=remedy):
@@ -392,5 +328,5 @@ def test_broken_word_lists(tmp_path: Path, units: SubwordNmtVocab) -> None:
     with pytest.raises(UserError, match=remedy):
         load_vocabs(tmp_path)
     path.write_text(json.dumps({"format": 2, "merges": [], "words": []}))
-    with pytest.raises(UserError, match="this vocabulary has format 2, this version of lath reads format 1; use"):
+    with pytest.raises(UserError, match="vocab.json: format 2, but this version of lath reads format 1; use"):
         load_vocabs(tmp_path)

@@ -276,7 +276,7 @@ def test_a_refusal_is_told_once(recipe_file: Path, alone: Path, toy_folder: Path
 def test_standard_input_is_refused_for_several(toy_run: Runs) -> None:
     told = Ranks("-m", "lath", "translate", toy_run("LAT") / "model", "--device", "cpu").end()
     assert [code for code, _, _ in told] == [2, 2]
-    assert "lath: error: standard input can be read by one rank only; name a text file" in told[0][2]
+    assert "lath: error: several ranks cannot read standard input; give a text file" in told[0][2]
 
 
 def test_without_torchrun_there_is_a_world_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
