@@ -14,14 +14,17 @@ import os
 import shutil
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import BufferedIOBase
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
+from typing import TypeVar
 
 from lath.errors import UserError
 
 STANDARD_INPUT = Path("-")
+
+Item = TypeVar("Item")
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -119,6 +122,17 @@ def misaligned(source: Path, source_count: int, target: Path, target_count: int)
         f"{source} has {source_count} lines but {target} has {target_count}: "
         f"line n of one must be the translation of line n of the other; mend or re-export the files"
     )
+
+
+def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield the items in lists of `size`; the last list may be shorter.
+
+    >>> list(chunks("abcde", 2))
+    [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ import lath.model.bundled
 import lath.model.compress
 import lath.model.directory
 import lath.text.corpus
+import lath.training.checkpoints
 import lath.translator
 from lath.cli import build_parser, main, verb_parsers
 
@@ -714,11 +715,11 @@ def test_a_run_is_resumed_with_its_own_recipe_only(
     with nothing_left_behind(tmp_path):
         changes = ["--set", "train.learning_rate=0.1", "--set", "network.width=32", "--set", "train.steps=5"]
         assert refused(capsys, "train", recipe, data, run, "--resume", *changes) == (
-            f"{run}: was started with another network.width, learning_rate; resume with the recipe it was started "
+            f"{run}: was started with a different network.width, learning_rate; resume with the recipe it was started "
             f"with ({run / 'recipe.toml'}), or start a new run"
         )
         assert refused(capsys, "train", recipe, data, tmp_path / "other", "--resume") == (
-            f"{tmp_path / 'other'}: nothing to resume, it is no run directory; leave --resume out to start it"
+            f"{tmp_path / 'other'}: not a run directory, so it cannot be resumed; remove --resume to start a new run"
         )
 
 
@@ -743,18 +744,18 @@ def test_a_full_disk_while_saving_a_checkpoint_loses_no_other(
     recipe: Path, toy_folder: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, run = toy_folder / "data", tmp_path / "run"
-    save, saved = lath.model.directory.save_tensors, []
+    save, saved = lath.training.checkpoints.save_tensors, []
 
     def save_some(weights: Any, path: Path) -> None:
         saved.append(path)
         full() if len(saved) > 3 else save(weights, path)  # the second checkpoint's optimiser
 
-    monkeypatch.setattr(lath.model.directory, "save_tensors", save_some)
+    monkeypatch.setattr(lath.training.checkpoints, "save_tensors", save_some)
     told = refused(capsys, "train", recipe, data, run)
     where = run / "checkpoints" / "step-8"
     assert told == f"disk full while writing {where}: free some space and run the same command again"
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-4"]
-    monkeypatch.setattr(lath.model.directory, "save_tensors", save)
+    monkeypatch.setattr(lath.training.checkpoints, "save_tensors", save)
     ok(capsys, "train", recipe, data, run, "--resume")
     log = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [entry["step"] for entry in log if "loss" in entry] == list(range(1, 13))
@@ -887,7 +888,7 @@ def test_training_is_saved_at_ctrl_c_and_goes_on(
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, b"")
     told = re.fullmatch(
-        r"lath: stopped at step (\d+), which is saved; go on with the same command and --resume\n", err.decode()
+        r"lath: stopped at step (\d+) and saved; run the same command with --resume to continue\n", err.decode()
     )
     assert told
     step = int(told[1])

@@ -16,7 +16,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from lath.config import DataSettings, Recipe, VocabSettings, settings_from_tree, to_tree
 from lath.errors import UserError, did_you_mean
-from lath.files import count_lines, misaligned, read_lines, read_pairs, whole_directory
+from lath.files import chunks, count_lines, misaligned, read_lines, read_pairs, whole_directory
 from lath.progress import watched
 from lath.text.vocab import Vocab, learn_vocabs, load_vocabs, save_vocabs
 
@@ -37,6 +37,8 @@ SIDES = ("source", "target")
 REASONS = ("empty", "too long", "ratio")
 """Why a pair may be left out, in the order in which it is asked."""
 
+VOCAB_LINES = 1_000_000
+"""Lines per side that the vocabulary is learnt from, evenly spread: SentencePiece holds all of them in memory."""
 _CHUNK = 10_000
 """Pairs encoded at once: enough to keep all cores busy, few enough to weigh nothing."""
 _OFFSET = np.dtype("<i8")
@@ -150,7 +152,7 @@ def _aligned_count(source: Path, target: Path) -> int:
 def _learn(settings: VocabSettings, files: tuple[Path, Path], total: int) -> tuple[Vocab, Vocab]:
     def lines(path: Path) -> Iterator[str]:
         all_lines = watched(read_lines(path), f"learning the vocabulary from {path.name}", total)
-        return spread(all_lines, total, settings.sample_lines)
+        return spread(all_lines, total, VOCAB_LINES)
 
     return learn_vocabs(settings, lambda: lines(files[0]), lambda: lines(files[1]))
 
@@ -184,7 +186,7 @@ def _write_split(
     with contextlib.ExitStack() as stack:
         files = [[stack.enter_context(open(path, "wb")) for path in _side_paths(stem, side)] for side in SIDES]
         sides = [_SideWriter(tokens, offsets, dtype) for tokens, offsets in files]
-        for chunk in _chunks(pairs, _CHUNK):
+        for chunk in chunks(pairs, _CHUNK):
             lines = zip(*chunk, strict=True)
             encoded = [vocab.encode_lines(side) for vocab, side in zip(vocabs, lines, strict=True)]
             reasons = [drop_reason(len(source), len(target), data) for source, target in zip(*encoded, strict=True)]
@@ -192,12 +194,6 @@ def _write_split(
             for writer, sentences in zip(sides, encoded, strict=True):
                 writer.add([ids for ids, reason in zip(sentences, reasons, strict=True) if not reason])
     return SplitCounts(sides[0].sentences, sides[0].tokens, sides[1].tokens, dict(dropped))
-
-
-def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    iterator = iter(items)
-    while chunk := list(islice(iterator, size)):
-        yield chunk
 
 
 class _SideWriter:
@@ -253,10 +249,15 @@ def read_data_info(directory: Path) -> DataInfo:
             target_vocab_size=int(tree["target_vocab_size"]),
             splits={split: SplitCounts(**counts) for split, counts in tree["splits"].items()},
             data=settings_from_tree(DataSettings, tree["data"], f"{path}: data"),
-            vocab=settings_from_tree(VocabSettings, tree["vocab"], f"{path}: vocab"),
+            vocab=settings_from_tree(VocabSettings, _without(tree["vocab"], "sample_lines"), f"{path}: vocab"),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise _foreign(path, f"{type(error).__name__}: {error}") from None
+
+
+def _without(tree: Mapping[str, Any], former: str) -> dict[str, Any]:
+    """Settings without one that lath 0.1 wrote and that no longer exists."""
+    return {key: value for key, value in tree.items() if key != former}
 
 
 def _foreign(path: Path, reason: str) -> UserError:
