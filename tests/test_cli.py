@@ -30,6 +30,7 @@ import lath.text.corpus
 import lath.training.checkpoints
 import lath.translator
 from lath.cli import build_parser, main, verb_parsers
+from lath.config import load_recipe
 
 ROOT = Path(__file__).parents[1]
 VERBS = (
@@ -144,7 +145,7 @@ def test_from_text_to_scores(recipe: Path, toy_folder: Path, tmp_path: Path, cap
     ]
 
     assert ok(capsys, "train", recipe, data, run, "--device", "cpu") == f"{run / 'model'}\n"
-    assert (run / "recipe.toml").read_text(encoding="utf-8") == recipe.read_text(encoding="utf-8")
+    assert load_recipe(run / "recipe.toml") == load_recipe(recipe)
     assert ok(capsys, "show", run).splitlines()[-1] == "  finished"
 
     best = ok(capsys, "average", run, tmp_path / "best", "--best", 1)
@@ -683,7 +684,7 @@ def test_what_exists_is_never_overwritten(
     with nothing_left_behind(tmp_path):
         assert refused(capsys, "prepare", recipe, out) == exists
         assert refused(capsys, "train", recipe, toy_folder / "data", out) == (
-            f"{out}: exists already; add --resume to go on with it, or choose another name"
+            f"{out}: exists already; add --resume to continue it, or choose another name"
         )
         assert refused(capsys, "average", toy_run("AT"), out) == exists
         assert refused(capsys, "distill", toy_run("AT") / "model", text, out) == exists

@@ -7,10 +7,13 @@ import dataclasses
 import inspect
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import lath.config
 from lath.config import (
@@ -24,6 +27,7 @@ from lath.config import (
     parse_override,
     recipe_from_tree,
     settings_from_tree,
+    to_toml,
     to_tree,
 )
 from lath.errors import UserError
@@ -230,6 +234,36 @@ def test_without_single_rules_the_named_set_is_in_force() -> None:
 def test_settings_survive_json(overrides: list[str], tmp_path: Path) -> None:
     recipe = load_recipe(_written(tmp_path, ""), overrides)
     assert recipe_from_tree(json.loads(json.dumps(to_tree(recipe))), "resolved.json") == recipe
+
+
+RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipes_survive_toml(path: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(path, ["train.seed=7"])
+    written = to_toml(recipe)
+    assert load_recipe(_written(tmp_path, written)) == recipe
+    settings = tomllib.loads(path.read_text(encoding="utf-8"))
+    settings.setdefault("train", {})["seed"] = 7
+    assert tomllib.loads(written) == settings, "only what differs from the defaults is written, overrides included"
+
+
+@given(
+    text=st.text(st.characters(exclude_categories=["Cs"])),
+    steps=st.integers(1, 2**62),
+    rate=st.floats(0, 1e300, exclude_min=True),
+    penalty=st.floats(allow_nan=False, allow_infinity=False),
+    joint=st.booleans(),
+)
+def test_any_value_survives_toml(text: str, steps: int, rate: float, penalty: float, joint: bool) -> None:
+    tree = {"data": {"train_source": text}, "train": {"steps": steps, "learning_rate": rate}}
+    recipe = recipe_from_tree({**tree, "vocab": {"joint": joint}, "decode": {"length_penalty": penalty}}, "here")
+    assert recipe_from_tree(tomllib.loads(to_toml(recipe)), "written") == recipe
+
+
+def test_the_defaults_are_an_empty_recipe() -> None:
+    assert to_toml(Recipe()) == ""
 
 
 def test_every_setting_has_a_sentence() -> None:

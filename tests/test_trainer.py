@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 import torch
 import toy
-from conftest import CPU
 from safetensors.torch import load_file
 from toy import with_train
 
@@ -226,8 +225,12 @@ def test_a_loss_that_is_no_number_stops_the_run(prepared: tuple[Recipe, Path], t
 
 def test_sentences_longer_than_the_position_table_are_refused(prepared: tuple[Recipe, Path], tmp_path: Path) -> None:
     recipe, data = prepared
-    shorter = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, max_length=5))
-    small = dataclasses.replace(shorter, network=dataclasses.replace(recipe.network, max_positions=16))
+    small = dataclasses.replace(
+        recipe,
+        data=dataclasses.replace(recipe.data, max_length=5),  # the data were prepared with a higher limit
+        network=dataclasses.replace(recipe.network, max_positions=16),
+        objective=dataclasses.replace(recipe.objective, insertion_rate=0.9),
+    )
     with pytest.raises(UserError, match=r"has sentences of \d+ tokens, but network.max_positions is 16; set it to"):
         train(small, data, tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
@@ -323,3 +326,59 @@ def test_every_sort_of_vocabulary_trains_and_translates(tmp_path: Path, sort: st
     mt = lath.load(model, device="cpu")
     assert mt.info.joint == joint == (mt.source_vocab is mt.target_vocab)
     assert len(mt.translate(["ba ko mi", "", "🎉 unseen"])) == 3
+
+
+# ---- an objective of one's own -------------------------------------------------------------------------------------
+
+
+class MaskEverything:
+    """An objective that shows the decoder nothing but masks, and counts how often it is used."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, model: Model, batch: Batch, recipe: Recipe, generator: torch.Generator) -> Examples:
+        assert not model.training, "an objective may run the model, without dropout"
+        self.calls += 1
+        masked, deleted = batch.target != PAD, torch.zeros_like(batch.target, dtype=torch.bool)
+        examples = piece_examples(batch, masked, deleted, recipe.network.piece_length, recipe.objective.loss)
+        assert set(examples.decoder_input.unique().tolist()) <= {MASK, PAD}
+        return examples
+
+
+def test_a_custom_objective_trains_and_resumes_with_every_engine(
+    prepared: tuple[Recipe, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)  # compiling takes a minute
+    base, data = prepared
+    recipe = with_train(
+        dataclasses.replace(base, network=dataclasses.replace(base.network, dropout=0.0)), steps=4, validate_every=2
+    )
+    train(recipe, data, tmp_path / "default", device="cpu")
+    for engine in ("plain", "packed"):
+        objective, again = MaskEverything(), MaskEverything()
+        chosen = with_train(recipe, engine=engine, micro_batch_tokens=300)
+        lath.train(chosen, data, str(tmp_path / engine), device="cpu", objective=objective)
+        assert objective.calls == 4
+        halves = tmp_path / f"{engine}-halves"
+        lath.train(with_train(chosen, steps=2), data, halves, device="cpu", objective=objective)
+        lath.train(chosen, data, halves, device="cpu", resume=True, objective=again)
+        assert again.calls == 2
+        assert equal_weights(tmp_path / engine / "checkpoints/step-4", halves / "checkpoints/step-4")
+    plain, packed = (weights_of(tmp_path / engine / "checkpoints/step-4") for engine in ("plain", "packed"))
+    assert all(torch.allclose(tensor, packed[name], atol=2e-5) for name, tensor in plain.items())
+    assert not equal_weights(tmp_path / "plain/checkpoints/step-4", tmp_path / "default/checkpoints/step-4")
+
+
+def test_longer_decoder_inputs_need_the_plain_engine(
+    prepared: tuple[Recipe, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    recipe, data = prepared
+
+    def longer(model: Model, batch: Batch, recipe: Recipe, generator: torch.Generator) -> Examples:
+        return dataclasses.replace(MaskEverything()(model, batch, recipe, generator), spare=2)
+
+    with pytest.raises(UserError, match="longer than their targets.*set train.engine=plain"):
+        train(with_train(recipe, engine="packed"), data, tmp_path / "run", device="cpu", objective=longer)
+    train(with_train(recipe, engine="plain", steps=1), data, tmp_path / "plain", device="cpu", objective=longer)

@@ -17,7 +17,6 @@ from lath.config import DecodeSettings, MergeRules, NetworkSettings
 from lath.errors import UserError
 from lath.model.directory import (
     CONFIG,
-    FORMAT,
     WEIGHTS,
     ModelInfo,
     load_model,
@@ -27,7 +26,7 @@ from lath.model.directory import (
     save_tensors,
     write_info,
 )
-from lath.model.network import Model, build_model
+from lath.model.network import build_model
 from lath.model.storage import FULL, SCALE, SMALLER, restore, shrink
 from lath.text.vocab import load_vocabs
 
