@@ -143,7 +143,7 @@ def _claim(shards: Path, job: dict[str, Any]) -> None:
     changed = [key for key, value in job.items() if before.get(key) != value]
     if changed:
         raise UserError(
-            f"{shards}: has an unfinished run with a different {', '.join(changed)}; "
+            f"{shards}: has an unfinished run that differs in {', '.join(changed)}; "
             f"repeat the command of that run to finish it, or remove the folder to start over"
         )
 

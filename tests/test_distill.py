@@ -209,7 +209,7 @@ def test_other_settings_are_refused_and_nothing_is_touched(model: Path, source: 
     before = {path.name: path.read_bytes() for path in shards.iterdir()}
     message = refusal(Watched(load(model, "cpu")), model, source, unfinished, beam=3)
     assert message == (
-        f"{shards}: has an unfinished run with a different settings; "
+        f"{shards}: has an unfinished run that differs in settings; "
         "repeat the command of that run to finish it, or remove the folder to start over"
     )
     assert {path.name: path.read_bytes() for path in shards.iterdir()} == before
@@ -227,13 +227,13 @@ def test_a_setting_equal_to_the_models_own_is_no_change(model: Path, source: Pat
 def test_another_model_is_refused(model: Path, source: Path, unfinished: Path, toy_run: Runs, tmp_path: Path) -> None:
     other = toy_run("CMLM") / "model"
     message = refusal(Watched(load(other, "cpu")), other, source, unfinished, beam=2)
-    assert "with a different model; repeat the command" in message
+    assert "differs in model; repeat the command" in message
     retrained = Path(shutil.copytree(model, tmp_path / "retrained"))
     raw = bytearray((retrained / "model.safetensors").read_bytes())
     raw[-1] ^= 1
     (retrained / "model.safetensors").write_bytes(raw)
     message = refusal(Watched(load(retrained, "cpu")), retrained, source, unfinished, beam=2)
-    assert "with a different model; repeat the command" in message
+    assert "differs in model; repeat the command" in message
 
 
 def test_a_moved_model_and_source_are_the_same(model: Path, source: Path, unfinished: Path, tmp_path: Path) -> None:
@@ -339,14 +339,14 @@ def test_an_exported_teacher_goes_on_after_a_failure(exported: Path, source: Pat
 def test_another_export_is_another_teacher(model: Path, exported: Path, source: Path, unfinished: Path) -> None:
     """With other weights or another quantisation, the shards of one are not continued by the other."""
     message = refusal(Watched(load(exported)), exported, source, unfinished, beam=2)
-    assert "with a different model, precision; repeat the command" in message
+    assert "differs in model, precision; repeat the command" in message
     out = unfinished.with_name("other")
     with pytest.raises(RuntimeError):
         run(Watched(load(exported), fail_at="fa fa ba"), exported, source, out)
     small = exported.with_name("int8")
     export(model, small, quantization="int8")
-    assert "with a different model" in refusal(Watched(load(small)), small, source, out)
-    assert "with a different settings" in refusal(Watched(load(exported)), exported, source, out, beam=3)
+    assert "differs in model" in refusal(Watched(load(small)), small, source, out)
+    assert "differs in settings" in refusal(Watched(load(exported)), exported, source, out, beam=3)
     assert "unknown setting 'beeam'" in refusal(Watched(load(exported)), exported, source, out, beeam=3)
 
 
