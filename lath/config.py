@@ -8,6 +8,7 @@ An unknown key, a wrong type or an impossible pair is a `UserError` that names f
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import tomllib
@@ -306,9 +307,25 @@ def recipe_from_tree(tree: Mapping[str, Any], where: str) -> Recipe:
 Settings = TypeVar("Settings")
 
 
+def with_options(settings: DecodeSettings, options: DecodeOptions) -> DecodeSettings:
+    """Decoding settings with some replaced by name, checked as a recipe's; None keeps one."""
+    given = {key: value for key, value in options.items() if value is not None}
+    if not given:
+        return settings
+    checked = settings_from_tree(DecodeSettings, given, "decode")
+    changed = dataclasses.replace(settings, **{key: getattr(checked, key) for key in given})
+    check_decode(changed, "decode")
+    return changed
+
+
+@functools.cache
+def _type_hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
 def settings_from_tree(kind: type[Settings], tree: Mapping[str, Any], where: str) -> Settings:
     """An instance of the settings dataclass `kind`; unknown keys and wrong types are refused."""
-    hints = typing.get_type_hints(kind)
+    hints = _type_hints(kind)
     values: dict[str, Any] = {}
     for key, value in tree.items():
         if key not in hints:

@@ -1,8 +1,11 @@
-"""Where "auto" is decided, once: the device, the precision, whether Triton is there."""
+"""Where "auto" is decided, once: device, precision, engine, threads, batch size, and whether Triton is there."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import warnings
+from collections.abc import Iterator
 
 import torch
 
@@ -40,11 +43,13 @@ INT8_FROM_WIDTH = 256
 
 
 def choose_precision(name: str, network: NetworkSettings, device: torch.device, engine: str) -> str:
-    """The precision by name; `auto` is what is fast and still translates as well. The plain engine computes in fp32."""
+    """The precision by name; `auto` is fast and translates as well. The plain engine computes in fp32 by default."""
     if name != "auto" and name not in PRECISIONS:
         raise UserError(f"unknown precision {name!r}; use auto, {', '.join(PRECISIONS)}")
     if name == "int8" and device.type != "cpu":
         raise UserError("precision int8 is for the CPU; use --device cpu, or leave out --precision")
+    if name == "int8" and engine == "plain":
+        raise UserError("precision int8 replaces layers, which engine plain never does; leave out one of the two")
     if name != "auto":
         return name
     if engine == "plain":
@@ -52,3 +57,40 @@ def choose_precision(name: str, network: NetworkSettings, device: torch.device, 
     if device.type == "cuda":
         return "fp16"
     return "int8" if network.width >= INT8_FROM_WIDTH else "fp32"
+
+
+ENGINES = ("auto", "plain", "recorded")
+
+
+def choose_engine(name: str, kind: str, device: torch.device) -> str:
+    """plain or recorded; `auto` records CUDA graphs on a GPU. LAT merges on the GPU by Triton kernels alone."""
+    if name not in ENGINES:
+        raise UserError(f"unknown engine {name!r}; use {', '.join(ENGINES[:-1])} or {ENGINES[-1]}")
+    lacks_kernel = device.type == "cuda" and kind == "LAT" and not HAS_TRITON
+    if lacks_kernel and name == "recorded":
+        raise UserError("engine recorded: merging on the GPU needs Triton; pip install triton, or use --engine plain")
+    if lacks_kernel and name == "auto":
+        warnings.warn("Triton is missing, so LAT runs in plain PyTorch, which is slower", stacklevel=2)
+        return "plain"
+    return "recorded" if name == "recorded" or (name == "auto" and device.type == "cuda") else "plain"
+
+
+SUITABLE_ROWS = {"cpu": 32, "cuda": 512}
+"""Sentences, times the lengths tried for each, decoded side by side unless the settings say otherwise. On a CPU larger
+arrays leave the cache."""
+
+
+def suitable_batch(device: torch.device, length_candidates: int) -> int:
+    """Sentences to decode side by side."""
+    return max(1, SUITABLE_ROWS[device.type] // length_candidates)
+
+
+@contextlib.contextmanager
+def cpu_threads(count: int | None) -> Iterator[None]:
+    """Let torch use so many threads of the CPU for a while; None changes nothing."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from lath.analysis.plots import Curve, plot_curves, sparkline
 from lath.config import Recipe, load_recipe, recipe_from_tree, to_tree
-from lath.decoding.decoder import Pass
 from lath.decoding.merge import Decision
+from lath.decoding.results import Pass
 from lath.errors import UserError
 from lath.model.directory import CONFIG, read_info
 from lath.text.corpus import DATA_INFO, read_data_info

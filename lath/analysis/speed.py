@@ -19,7 +19,6 @@ import torch
 from lath import __version__
 from lath.analysis.sentences import Text, throughput_lines
 from lath.config import DecodeSettings
-from lath.engine.ctranslate2 import Exported
 from lath.scores import Score
 from lath.translator import Translator
 
@@ -188,7 +187,7 @@ def signature(row: Row, batch: int, tokens: float) -> str:
               device_name(row.translator.device)]  # fmt: skip
     if row.translator.device.type == "cpu":
         parts.append(f"threads:{torch.get_num_threads()}")
-    if isinstance(row.translator.model, Exported):
+    if row.translator.engine == "ctranslate2":
         parts.append(f"ctranslate2:{importlib.metadata.version('ctranslate2')}")
     else:
         parts.append(f"torch:{torch.__version__}")

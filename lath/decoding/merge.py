@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from lath.config import MergeRules
@@ -227,26 +227,14 @@ def wrap(merged: Merged, pieces: int, *, bos: int, eos: int, mask: int) -> Sente
     )
 
 
-def mask_count(length: int, iteration: int, iterations: int) -> int:
-    """How many tokens are masked after pass `iteration` (from 1) of `iterations`; `length` counts begin and end.
-
-    Mask-predict's linear schedule, in integers so that it is exact for every number of iterations.
-
-    >>> [mask_count(12, c, 4) for c in (1, 2, 3, 4)]
-    [9, 6, 3, 0]
-    """
-    return min(length - length * iteration // iterations, length - 2)
-
-
-@dataclass(slots=True)
-class NextInput:
-    """The decoder input of the next pass, and how it came about."""
+class NextInput(NamedTuple):
+    """The decoder input of the next pass, and how it was made."""
 
     ids: list[int]
-    masked: list[int] = field(default_factory=list)
-    """Places in the sentence (begin is 0) whose tokens were masked."""
-    change: int = 0
-    """Masks asked to be inserted (positive) or deleted (negative) to come near the input length."""
+    masked: list[int]
+    """Places in the sentence (BOS is 0) whose tokens were masked."""
+    change: int
+    """Masks to insert (positive) or delete (negative) to come near the input length."""
 
 
 def next_input(sentence: Sentence, masks: int, input_length: int, rules: MergeRules, *, mask: int) -> NextInput:
@@ -255,12 +243,11 @@ def next_input(sentence: Sentence, masks: int, input_length: int, rules: MergeRu
     Begin and end are never masked, and only masks are ever deleted.
     """
     length = len(sentence.ids)
-    words = range(1, length - 1)
-    masked = sorted(sorted(words, key=sentence.scores.__getitem__)[:masks])
+    masked = least_certain(sentence.scores, masks)
     change = _length_change(length, input_length, rules)
     hidden = set(masked)
     if change == 0:
-        return NextInput([mask if place in hidden else id for place, id in enumerate(sentence.ids)], masked)
+        return NextInput([mask if place in hidden else id for place, id in enumerate(sentence.ids)], masked, 0)
 
     # A slot is the room between one visible token and the next; it holds the masks that stand there.
     visible = [place for place in range(length) if place not in hidden]
@@ -287,6 +274,12 @@ def next_input(sentence: Sentence, masks: int, input_length: int, rules: MergeRu
     for place, count in zip(visible, counts, strict=True):
         ids += [sentence.ids[place], *[mask] * count]
     return NextInput(ids, masked, change)
+
+
+def least_certain(scores: list[float], count: int) -> list[int]:
+    """The places of the `count` words with the lowest scores, in order; BOS and EOS are never among them."""
+    words = range(1, len(scores) - 1)
+    return sorted(sorted(words, key=scores.__getitem__)[:count])
 
 
 def _length_change(length: int, input_length: int, rules: MergeRules) -> int:

@@ -1,8 +1,8 @@
-"""Beam search in fixed shapes: the fast twin of `decode.beam_search`.
+"""Twin of `beam_search` of decoding/beam.py in fixed shapes, recorded as CUDA graphs.
 
-The cache never moves (beam_attention.py), every step is the same recorded work (graphs.py), and sentences that are
-done leave by halves: when half of the batch is done, the rest moves to the front and a smaller recording goes on.
-Shapes come from a small ladder, so a sentence may be searched with padding and strangers; neither changes its result.
+The cache never moves (beam_attention.py) and every step replays the same recording (graphs.py). Finished sentences
+leave by halves: when half of the batch is done, the rest moves to the front and a smaller recording takes over. Shapes
+come from a small ladder, so a sentence may be searched with padding and fillers; neither changes its result.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lath.decoding.decoder import CHECK_EVERY, Beams, Best, Decoded, grow, length_limits
-from lath.engine.beam_attention import BeamMask
+from lath.decoding.beam import CHECK_EVERY, Beams, Best, grow
+from lath.decoding.lengths import length_limit, length_limits
+from lath.decoding.results import Decoded
+from lath.engine.beam_attention import BeamCache, BeamMask
 from lath.engine.graphs import recorded, tensors_of
-from lath.model.network import AT, KeyValues, Memory
+from lath.model.network import AT, NEVER_WRITTEN_AFTER_BEGIN, KeyValues, Memory, as_keys
 from lath.model.padding import row_lengths
 from lath.text.vocab import EOS, PAD
 
@@ -55,7 +57,7 @@ def filled_up(source: Tensor, batch: int, width: int) -> Tensor:
 
 
 def cut_to_fit(lengths: list[int], fits: Callable[[int, int], bool]) -> Iterator[tuple[slice, int]]:
-    """Rows in parts whose size, in the ladder, and longest sentence fit; with each part its longest.
+    """Slices of the rows whose size, in the ladder, and longest sentence fit; with each slice its longest.
 
     >>> list(cut_to_fit([2, 3, 9, 9, 4], lambda size, longest: size * longest <= 20))
     [(slice(0, 2, None), 3), (slice(2, 4, None), 9), (slice(4, 5, None), 4)]
@@ -65,8 +67,8 @@ def cut_to_fit(lengths: list[int], fits: Callable[[int, int], bool]) -> Iterator
         size = batch_size(len(lengths) - start)
         while size > 1 and not fits(size, max(lengths[start : start + size])):
             size //= 2
-        part = slice(start, min(start + size, len(lengths)))
-        yield part, max(lengths[part])
+        rows = slice(start, min(start + size, len(lengths)))
+        yield rows, max(lengths[rows])
         start += size
 
 
@@ -100,19 +102,14 @@ class BeamSearch:
     @torch.inference_mode()
     def decode(self, source: Tensor) -> list[Decoded]:
         """Translate B x S source tokens (on the CPU; each sentence ends in EOS), best sorted by length."""
-        parts = cut_to_fit(
+        slices = cut_to_fit(
             row_lengths(source), lambda size, longest: size * self._most_steps(self.width(longest)) <= SLOTS
         )
         return [
             result
-            for rows, longest in parts
+            for rows, longest in slices
             for result in self._decode_batch(source[rows, :longest], self.width(longest))
         ]
-
-    def parts(self, source: Tensor) -> tuple[Callable[[], object], Callable[[], object]]:
-        """Encoding by itself; there is nothing to merge."""
-        self.decode(source)
-        return self._search(batch_size(len(source)), self.width(source.shape[1])).begin, lambda: None
 
     @torch.inference_mode()
     def prepare(self, batch: int, width: int) -> None:
@@ -128,7 +125,7 @@ class BeamSearch:
         return min(source_width(length), self.model.settings.max_positions)
 
     def _most_steps(self, width: int) -> int:
-        return min(2 * width + 16, self.model.settings.max_positions - 1)
+        return length_limit(width, self.model.settings.max_positions)
 
     def _decode_batch(self, source: Tensor, width: int) -> list[Decoded]:
         size, steps = batch_size(len(source)), self._most_steps(width)
@@ -188,7 +185,7 @@ class BeamSearch:
             length=torch.ones((), dtype=torch.long, device=self.device),
             beams=Beams.start(limits, self.beam, steps),
             ancestors=torch.zeros((batch, self.beam, steps), dtype=torch.int32, device=self.device),
-            memory=Memory(views[0], torch.ones((batch, 1, 1, width), dtype=torch.bool, device=self.device)),
+            memory=Memory(views[0], torch.ones((batch, width), dtype=torch.bool, device=self.device)),
             cache=views[1],
             begin=lambda: None,
             steps={},
@@ -218,16 +215,18 @@ class BeamSearch:
         """Write the next token of every hypothesis of the first `size` sentences."""
         beams = Beams(*(field[:size] for field in search.beams))
         ancestors = search.ancestors[:size]
-        memory = Memory([KeyValues(k[:size], v[:size]) for k, v in search.memory.layers], search.memory.mask[:size])
-        cache = [KeyValues(keys[:size], values[:size]) for keys, values in search.cache]
+        memory = [KeyValues(keys[:size], values[:size]) for keys, values in search.memory.layers]
         slots = torch.arange(self.beam, dtype=torch.int32, device=self.device)[:, None]
         places = torch.arange(ancestors.shape[2], device=self.device)
-        step = search.length - 1
+        step = (search.length - 1).view(1)
         ancestors.copy_(torch.where(places == step, slots, ancestors))
-        tokens = beams.last_tokens(search.length)
-        states = self.model.decode_step(tokens, memory, cache, BeamMask(step.view(1), ancestors))
-        logits = self.model.logits(states)
-        grown, parents = grow(beams, logits, search.length, self.length_penalty, self.model.body.target_size)
+        cache = [BeamCache(keys[:size], values[:size], step) for keys, values in search.cache]
+        body = self.model.body
+        x = body.embed_target(beams.last_tokens(search.length), step)
+        memory_mask = body.make_mask(as_keys(search.memory.visible[:size]), x)
+        states, _ = body.decoder(x, BeamMask(step, ancestors), memory, memory_mask, cache)
+        likeliest = body.top_tokens(states, NEVER_WRITTEN_AFTER_BEGIN, 2 * self.beam)
+        grown, parents = grow(beams, likeliest, search.length, self.length_penalty)
         for kept, new in zip(beams, grown, strict=True):
             if new is not kept:
                 kept.copy_(new)

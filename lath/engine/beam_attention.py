@@ -1,8 +1,8 @@
-"""Attention of one new token a hypothesis to the text before it, in a cache that never moves.
+"""Twin of the growing key-value cache of decoding/beam.py: a cache that never moves, and attention through a table.
 
-When a hypothesis of a beam search continues another, its past does not have to be copied: a table of ancestors says
-for each earlier step in which slot of the cache its key and value lie. On a GPU with Triton one kernel reads through
-that table; elsewhere the past is gathered first, which is the oracle (`tests/test_engine_beam.py`).
+When a hypothesis of a beam search continues another, its past need not be copied: a table of ancestors holds, for each
+earlier step, the slot of the cache with its key and value. On a GPU with Triton one kernel reads through that table;
+elsewhere `attend_gathered` copies the past out first, which is the kernel's oracle.
 """
 
 from __future__ import annotations
@@ -14,31 +14,41 @@ from torch import Tensor
 from torch.nn import functional
 
 from lath.devices import HAS_TRITON
+from lath.model.network import KeyValues
 
 BLOCK = 32
 """Earlier tokens that a program reads at a time."""
 
 
 class BeamMask(NamedTuple):
-    """Where each hypothesis finds its past: B sentences, k hypotheses each, at most L steps."""
+    """Where each hypothesis finds its past: a mask for B sentences, k hypotheses each, at most L steps."""
 
     step: Tensor
     """1 (int64): the number of the new token, from 0."""
     ancestors: Tensor
     """B x k x L (int32): the hypothesis whose slot holds each earlier step; at `step` the hypothesis itself."""
 
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """B x k x H x D/H queries against caches of B x L x k x H x D/H; the new token is already in them."""
+        size = query.shape[-1]
+        if HAS_TRITON and query.is_cuda and size & (size - 1) == 0:
+            return _attend_through_table(query, keys, values, self)
+        return attend_gathered(query, keys, values, self)
 
-def store(cache: Tensor, new: Tensor, mask: BeamMask) -> None:
-    """Put what a step made (B x k x ...) into its place of a cache (B x L x k x ...)."""
-    cache.index_copy_(1, mask.step, new.unsqueeze(1))
 
+class BeamCache(NamedTuple):
+    """The keys and values of every step of a search, B x L x k x H x D/H, for one layer."""
 
-def beam_attention(query: Tensor, keys: Tensor, values: Tensor, mask: BeamMask) -> Tensor:
-    """B x k x H x D/H queries against caches of B x L x k x H x D/H; the new token is already in them."""
-    size = query.shape[-1]
-    if HAS_TRITON and query.is_cuda and size & (size - 1) == 0:
-        return _attend_through_table(query, keys, values, mask)
-    return attend_gathered(query, keys, values, mask)
+    keys: Tensor
+    values: Tensor
+    step: Tensor
+    """1 (int64): where the next ones go."""
+
+    def append(self, new: KeyValues) -> KeyValues:
+        """Put what a step made, B x k x H x D/H, in its place; nothing moves."""
+        self.keys.index_copy_(1, self.step, new.keys.unsqueeze(1))
+        self.values.index_copy_(1, self.step, new.values.unsqueeze(1))
+        return KeyValues(self.keys, self.values)
 
 
 def attend_gathered(query: Tensor, keys: Tensor, values: Tensor, mask: BeamMask) -> Tensor:
@@ -53,15 +63,13 @@ def attend_gathered(query: Tensor, keys: Tensor, values: Tensor, mask: BeamMask)
 
 
 MOST_QUERIES = 16
-"""Hypotheses of a sentence that are attended to the source side by side."""
+"""Queries of a sentence that one program attends side by side."""
 
 
 def few_queries(query: Tensor, bias: Tensor) -> bool:
-    """Whether a kernel attends these queries (B x k x H x D/H): some hypotheses of a beam against their source."""
+    """Whether the kernel is made for these queries (B x k x H x D/H): few, all of which see the same keys."""
     size = query.shape[-1]
-    on_gpu = HAS_TRITON and query.is_cuda and not torch.is_grad_enabled()
-    narrow = query.shape[1] <= MOST_QUERIES and size >= 16 and size & (size - 1) == 0
-    return on_gpu and narrow and bias.dtype != torch.bool and bias.shape[1:3] == (1, 1)
+    return query.shape[1] <= MOST_QUERIES and size >= 16 and size & (size - 1) == 0 and bias.shape[1:3] == (1, 1)
 
 
 def attend_few(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:

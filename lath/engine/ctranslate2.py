@@ -22,12 +22,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from lath.config import DecodeSettings
-from lath.decoding.decoder import Decoded, length_limits
+from lath.decoding.lengths import length_limits
+from lath.decoding.results import Decoded
 from lath.errors import UserError
 from lath.model.directory import CONFIG, ModelInfo, read_info
 from lath.model.network import NEVER_WRITTEN_AFTER_BEGIN, padded_size
-from lath.model.padding import pad
+from lath.model.padding import pad, row_lengths
 from lath.text.vocab import EOS, Vocab, load_vocabs, vocab_files
 
 OURS = "lath"
@@ -79,9 +82,9 @@ def token_names(vocab: Vocab) -> list[str]:
 
 @dataclass(frozen=True)
 class LoadedExport:
-    """An exported directory in memory; the twin of `checkpoint.LoadedModel`."""
+    """An exported directory in memory."""
 
-    model: Exported
+    decoder: CTranslate2Decoder
     info: ModelInfo
     source_vocab: Vocab
     target_vocab: Vocab
@@ -102,12 +105,12 @@ def load_exported(directory: Path, threads: int) -> LoadedExport:
             f"{directory}: ctranslate2 {ctranslate2.__version__} cannot read it ({str(error).splitlines()[0]}); "
             f"copy the directory again, or export the model again with this version"
         ) from None
-    model = Exported(engine, info, source_vocab, target_vocab, (directory / ENGINE_SHORTLIST).is_file())
-    return LoadedExport(model, info, source_vocab, target_vocab)
+    decoder = CTranslate2Decoder(engine, info, source_vocab, target_vocab, (directory / ENGINE_SHORTLIST).is_file())
+    return LoadedExport(decoder, info, source_vocab, target_vocab)
 
 
-class Exported:
-    """CTranslate2's engine under the rules of our beam search."""
+class CTranslate2Decoder:
+    """CTranslate2's engine under the rules of our beam search; a `Decoder`."""
 
     def __init__(
         self, engine: Any, info: ModelInfo, source_vocab: Vocab, target_vocab: Vocab, has_shortlist: bool = False
@@ -125,13 +128,9 @@ class Exported:
         """The type it computes in, as CTranslate2 names it; int8_float32 is int8 with float32 between the layers."""
         return str(self._engine.compute_type)
 
-    def decode(self, sentences: Sequence[Sequence[int]], settings: DecodeSettings) -> list[Decoded]:
-        """Translate sentences of like length, given without EOS."""
-        if settings.shortlist and not self.has_shortlist:
-            raise UserError(
-                "decode.shortlist: the exported model has none; make one with lath shortlist DATA MODEL "
-                "for the model it came from, and export that again"
-            )
+    def decode(self, source: Tensor, settings: DecodeSettings, trace: bool = False) -> list[Decoded]:
+        """Translate B x S source tokens (each sentence ends in EOS); there is no trace of a beam search."""
+        sentences = [row[: length - 1] for row, length in zip(source.tolist(), row_lengths(source), strict=True)]
         found = self._search(sentences, settings, forbidden=[])
         wrong = [number for number, decoded in enumerate(found) if not self._never_written.isdisjoint(decoded.ids)]
         if wrong:

@@ -1,31 +1,32 @@
-"""int8 on the CPU: weights in eight bits, activations quantised row by row as they come.
+"""int8 on the CPU, approximate: weights in eight bits, activations quantised row by row as they come.
 
-    small = quantise(model)     # a copy; decode(small, ...) works as ever
+    small = quantise(model)     # decode(small, ...) works as with any model
+
+The oracle is the same layer in fp32, up to rounding: scores stay within noise, single words may differ.
 
 A linear layer y = W x + b becomes y = (q . Q) * scale * range / 127 + b with
 
     Q, scale   the weights as integers from -127 to 127, one scale for each output, made once
     q, range   the row x as integers from -127 to 127, one range for each row, made on the way
 
-One range for each row and not for the whole tensor, as libraries have it, so that a token's result depends neither
-on the sentences that share its batch nor on padding. Only `(q . Q) * scale / 127` is left to a library. It is behind
-one type, `Product`, because PyTorch means to drop the fastest; two slower ones are there for that day.
+Libraries take one range for a whole tensor. One for each row keeps a token's result independent of padding and of the
+sentences that share its batch. Only `(q . Q) * scale / 127` is left to PyTorch, behind one type, `Product`: prepared
+weights are faster, unprepared ones need no preparation, which takes longer than many a product.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import warnings
 from collections.abc import Callable
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from lath.engine.swap import swapped
 from lath.errors import UserError, did_you_mean
-from lath.model.network import Model, Table
+from lath.model.network import Model, top_tokens
 from lath.model.storage import LEVELS, SMALLEST_RANGE, quantise_rows
 
 Product = Callable[[Tensor], Tensor]
@@ -48,25 +49,25 @@ ROWS = 256
 def fbgemm_product(weight: Tensor, scale: Tensor, levels: int) -> Product:
     """By PyTorch's quantised tensors: the fastest, and deprecated (pytorch issue 184982)."""
     before = torch.backends.quantized.engine
-    torch.backends.quantized.engine = "fbgemm"  # the packed weights remember it
+    torch.backends.quantized.engine = "fbgemm"  # the prepared weights remember it
     try:
         with warnings.catch_warnings(action="ignore"):
             zeros = torch.zeros(len(weight), dtype=torch.int64)
             quantised = torch._make_per_channel_quantized_tensor(weight, scale.double(), zeros, 0)
-            packed = torch.ops.quantized.linear_prepack(quantised, None)
+            prepared = torch.ops.quantized.linear_prepack(quantised, None)
     finally:
         torch.backends.quantized.engine = before
     multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
 
     def product(rows: Tensor) -> Tensor:
-        out: Tensor = multiply(rows, 1 / levels, levels + 1, packed)
+        out: Tensor = multiply(rows, 1 / levels, levels + 1, prepared)
         return out
 
     return product
 
 
-def unpacked_product(weight: Tensor, scale: Tensor, levels: int) -> Product:
-    """By PyTorch's product of integers: weights need no packing, which takes longer than many a product."""
+def integer_product(weight: Tensor, scale: Tensor, levels: int) -> Product:
+    """By PyTorch's product of integers: weights need no preparation."""
     transposed, factor = weight.t(), scale / levels
 
     def product(rows: Tensor) -> Tensor:
@@ -76,41 +77,7 @@ def unpacked_product(weight: Tensor, scale: Tensor, levels: int) -> Product:
     return product
 
 
-def onnx_product(weight: Tensor, scale: Tensor, levels: int) -> Product:
-    """By ONNX Runtime: a graph of four nodes."""
-    try:
-        import onnx
-        import onnxruntime
-    except ImportError:
-        raise UserError("int8 by ONNX Runtime: it is not installed; pip install 'lath[int8]'") from None
-    helper, kinds = onnx.helper, onnx.TensorProto
-    constants = [
-        onnx.numpy_helper.from_array(weight.t().contiguous().numpy(), "weight"),
-        onnx.numpy_helper.from_array((scale / levels).numpy(), "scale"),
-        helper.make_tensor("level", kinds.FLOAT, [], [1 / levels]),
-        helper.make_tensor("zero", kinds.UINT8, [], [levels + 1]),
-    ]
-    nodes = [
-        helper.make_node("QuantizeLinear", ["rows", "level", "zero"], ["bytes"]),
-        helper.make_node("MatMulInteger", ["bytes", "weight", "zero"], ["sums"]),
-        helper.make_node("Cast", ["sums"], ["numbers"], to=kinds.FLOAT),
-        helper.make_node("Mul", ["numbers", "scale"], ["out"]),
-    ]
-    rows = helper.make_tensor_value_info("rows", kinds.FLOAT, None)
-    out = helper.make_tensor_value_info("out", kinds.FLOAT, None)
-    graph = helper.make_graph(nodes, "product", [rows], [out], constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-    def product(rows: Tensor) -> Tensor:
-        return torch.from_numpy(session.run(None, {"rows": rows.numpy()})[0])
-
-    return product
-
-
-BACKENDS: dict[str, Backend] = {"fbgemm": fbgemm_product, "onnx": onnx_product, "unpacked": unpacked_product}
+BACKENDS: dict[str, Backend] = {"fbgemm": fbgemm_product, "integer": integer_product}
 """The fastest first."""
 
 
@@ -132,9 +99,8 @@ def levels_of(backend: str) -> int | None:
 def choose_backend() -> str:
     """The first backend that works here."""
     for name in BACKENDS:
-        with contextlib.suppress(UserError):  # one that is not installed
-            if levels_of(name):
-                return name
+        if levels_of(name):
+            return name
     raise UserError("int8 does not work on this machine; use fp32")
 
 
@@ -153,7 +119,7 @@ def _known_levels(backend: str) -> int:
 
 
 class Int8Linear(nn.Module):
-    """A linear layer in int8; a part of its outputs can be asked for, as of a `Projection`."""
+    """A linear layer in int8 that can also compute only some of its outputs, as a `Projection`."""
 
     weight: Tensor
     scale: Tensor
@@ -166,15 +132,15 @@ class Int8Linear(nn.Module):
         self.register_buffer("scale", scales)
         self.register_buffer("bias", None if bias is None else bias.detach().float())
         self.backend, self.levels = backend, _known_levels(backend)
-        self._parts: dict[tuple[int, int], tuple[Product, Tensor | None]] = {}
+        self._products: dict[tuple[int, int], tuple[Product, Tensor | None]] = {}
 
-    def packed(self, start: int, stop: int) -> tuple[Product, Tensor | None]:
-        """The product with the weights of some of the outputs, packed at its first use, and their biases."""
-        made = self._parts.get((start, stop))
+    def product(self, start: int, stop: int) -> tuple[Product, Tensor | None]:
+        """The product with the weights of some of the outputs, prepared at its first use, and their biases."""
+        made = self._products.get((start, stop))
         if made is None:
             product = BACKENDS[self.backend](self.weight[start:stop], self.scale[start:stop], self.levels)
             made = product, None if self.bias is None else self.bias[start:stop]
-            self._parts[start, stop] = made
+            self._products[start, stop] = made
         return made
 
     def select(self, outputs: Tensor) -> Int8Linear:
@@ -183,19 +149,19 @@ class Int8Linear(nn.Module):
         selected._buffers = {
             name: None if buffer is None else buffer.index_select(0, outputs) for name, buffer in self._buffers.items()
         }
-        selected.backend, selected.levels, selected._parts = "unpacked", _known_levels("unpacked"), {}
+        selected.backend, selected.levels, selected._products = "integer", _known_levels("integer"), {}
         return selected
 
-    def part(self, x: Tensor, start: int, stop: int) -> Tensor:
-        """Outputs `start` to `stop` alone."""
-        product, bias = self.packed(start, stop)
+    def outputs(self, x: Tensor, start: int, stop: int) -> Tensor:
+        """Outputs `start` to `stop`."""
+        product, bias = self.product(start, stop)
         ranges = row_ranges(x)
         out = product(x / ranges).mul_(ranges)
         return out if bias is None else out.add_(bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """... x I to ... x O."""
-        return self.part(x, 0, len(self.weight))
+        return self.outputs(x, 0, len(self.weight))
 
 
 class Int8Table(nn.Embedding):
@@ -213,14 +179,18 @@ class Int8Table(nn.Embedding):
     def best_tokens(self, states: Tensor, size: int, forbidden: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """The log-probability and id of the likeliest token that may be written, for each state.
 
-        As `model.best_tokens`, but a few thousand logits at a time: going over all 32,000 of every state again and
-        again would cost as much as making them.
+        As `network.best_tokens`, but a few thousand logits at a time: several passes over all 32,000 logits of a state
+        would cost as much as computing them.
         """
         blocks = [
             self._best_of(rows, size, forbidden) for rows in torch.split(states.reshape(-1, states.shape[-1]), ROWS)
         ]
-        scores, ids = (torch.cat(parts).view(states.shape[:-1]) for parts in zip(*blocks, strict=True))
+        scores, ids = (torch.cat(columns).view(states.shape[:-1]) for columns in zip(*blocks, strict=True))
         return scores, ids
+
+    def top_tokens(self, states: Tensor, size: int, forbidden: tuple[int, ...], count: int) -> tuple[Tensor, Tensor]:
+        """As `network.top_tokens`, from states."""
+        return top_tokens(self.logits(states), size, forbidden, count)
 
     def _best_of(self, states: Tensor, size: int, forbidden: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         ranges = row_ranges(states)
@@ -229,7 +199,7 @@ class Int8Table(nn.Embedding):
         logits, sums, maxima = [], [], []
         for start in range(0, entries, CHUNK):
             stop = min(start + CHUNK, entries)
-            chunk = self.output.packed(start, stop)[0](rows).mul_(ranges)
+            chunk = self.output.product(start, stop)[0](rows).mul_(ranges)
             highest = chunk.amax(dim=1)
             sums.append(log_sum_exp(chunk, highest))
             if start <= max(forbidden) or size < stop:
@@ -256,24 +226,19 @@ def log_sum_exp(logits: Tensor, highest: Tensor) -> Tensor:
 
 
 def quantise(model: Model, backend: str | None = None) -> Model:
-    """A copy of a model, on the CPU, whose linear layers and output matrix are int8."""
+    """A copy of a model on the CPU whose linear layers and output matrix are int8; it shares the other weights."""
     chosen = backend or choose_backend()
     if chosen not in BACKENDS:
         raise UserError(f"unknown int8 backend {chosen!r}{did_you_mean(chosen, BACKENDS)}; use {', '.join(BACKENDS)}")
     if levels_of(chosen) is None:
         raise UserError(f"int8 backend {chosen!r} does not work on this machine; leave the choice to lath")
-    copied = copy.deepcopy(model).cpu().eval().requires_grad_(False)
-    _replace(copied, chosen)
-    tables = copied.body.tables
-    tables[-1] = Int8Table(cast(Table, tables[-1]), chosen)
-    return copied
+    output = model.body.output_table
 
+    def int8(module: nn.Module) -> nn.Module | None:
+        if module is output:
+            return Int8Table(output, chosen)
+        if isinstance(module, nn.Linear):
+            return Int8Linear(module.weight, module.bias, chosen)
+        return nn.Identity() if isinstance(module, nn.Dropout) else None
 
-def _replace(module: nn.Module, backend: str) -> None:
-    for name, child in module.named_children():
-        if isinstance(child, nn.Linear):
-            setattr(module, name, Int8Linear(child.weight, child.bias, backend))
-        elif isinstance(child, nn.Dropout):
-            setattr(module, name, nn.Identity())
-        else:
-            _replace(child, backend)
+    return swapped(model, int8)

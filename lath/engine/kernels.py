@@ -213,16 +213,16 @@ if importlib.util.find_spec("triton"):
 
     @triton.jit
     def survey_kernel(
-        logits, maxima, shares, columns, size, groups, b0, b1, b2, b3, b4, PART: tl.constexpr, GROUP: tl.constexpr
+        logits, maxima, shares, columns, size, groups, b0, b1, b2, b3, b4, BLOCK: tl.constexpr, GROUP: tl.constexpr
     ):
-        """One part of one row: its largest logit, its sum of exponentials, and the best allowed one of each group."""
-        row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-        group = part * (PART // GROUP) + tl.arange(0, PART // GROUP)
+        """One block of one row: its largest logit, its sum of exponentials, and the best allowed one of each group."""
+        row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+        group = block * (BLOCK // GROUP) + tl.arange(0, BLOCK // GROUP)
         ids = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
         found = tl.load(logits + row * columns + ids, mask=ids < columns, other=float("-inf")).to(tl.float32)
         top = tl.max(tl.max(found, axis=1), axis=0)
         total = tl.sum(tl.sum(tl.exp(found - top), axis=1), axis=0)
-        place = shares + (row * tl.num_programs(1) + part) * 2
+        place = shares + (row * tl.num_programs(1) + block) * 2
         tl.store(place, top)
         tl.store(place + 1, total)
         allowed = tl.where(_allowed(ids, size, b0, b1, b2, b3, b4), found, float("-inf"))
@@ -230,15 +230,15 @@ if importlib.util.find_spec("triton"):
 
     @triton.jit
     def choose_kernel(
-        logits, maxima, shares, scores, ids_out, columns, size, groups, parts, b0, b1, b2, b3, b4,
-        COUNT: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr, PARTS: tl.constexpr, CHOSEN: tl.constexpr,
+        logits, maxima, shares, scores, ids_out, columns, size, groups, blocks, b0, b1, b2, b3, b4,
+        COUNT: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr, BLOCKS: tl.constexpr, CHOSEN: tl.constexpr,
     ):  # fmt: skip
         """One row: the groups that hold the best tokens, then the tokens."""
         row = tl.program_id(0).to(tl.int64)
-        part = tl.arange(0, PARTS)
-        place = shares + (row * parts + part) * 2
-        tops = tl.load(place, mask=part < parts, other=float("-inf"))
-        totals = tl.load(place + 1, mask=part < parts, other=0.0)
+        block = tl.arange(0, BLOCKS)
+        place = shares + (row * blocks + block) * 2
+        tops = tl.load(place, mask=block < blocks, other=float("-inf"))
+        totals = tl.load(place + 1, mask=block < blocks, other=0.0)
         top = tl.max(tops, axis=0)
         normaliser = top + tl.log(tl.sum(totals * tl.exp(tops - top), axis=0))
 

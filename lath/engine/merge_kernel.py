@@ -1,6 +1,6 @@
-"""`lath/merge.py` on the device: one Triton program a sentence, from its pieces to the next decoder input.
+"""Twin of `merge_rows` (decoding/pieces.py) on the device: one Triton program merges one sentence.
 
-    merged = merge_on_device(tokens, scores, lengths, aims, step)
+    merged = merge_batch(tokens, scores, lengths, step)
 
 Nothing is asked of the host and every shape is known beforehand, so the call can be part of a CUDA graph. The text of
 a sentence grows in one array of records (id, score, sum and number of its positions, the lowest of them):
@@ -25,13 +25,15 @@ import torch
 from torch import Tensor
 
 from lath.config import MergeRules
-from lath.engine.merge_batch import MergedBatch, MergeStep
+from lath.decoding.merge import merge_pieces
+from lath.decoding.pieces import MergeStep, merge_rows
+from lath.model.network import Pieces
 from lath.text.vocab import BOS, EOS, MASK, PAD
 
 try:
     import triton
     import triton.language as tl
-except ImportError:  # the batched merger needs no Triton
+except ImportError:
     triton = tl = None
 
 TILE = 32
@@ -41,6 +43,45 @@ TILE = 32
 def available() -> bool:
     """Whether Triton is there, so that `merge_on_device` can be called."""
     return triton is not None
+
+
+class MergedBatch(NamedTuple):
+    """B sentences, and what the decoder reads in its next pass; PAD (score 0) stands behind each."""
+
+    ids: Tensor
+    """B x (T * K + 2): BOS, words, EOS. No sentence can be longer."""
+    scores: Tensor
+    """B x (T * K + 2), those of BOS and EOS 0."""
+    lengths: Tensor
+    """B."""
+    next_ids: Tensor
+    """B x limit; nothing but PAD after the last pass."""
+    next_lengths: Tensor
+    """B; 0 after the last pass."""
+
+
+def merge_batch(tokens: Tensor, scores: Tensor, lengths: Tensor, step: MergeStep) -> MergedBatch:
+    """Merge B x T x K pieces, of which the first `lengths` of each sentence count, and make the next inputs."""
+    return (merge_on_device if tokens.is_cuda else merge_plainly)(tokens, scores, lengths, step)
+
+
+def merge_plainly(tokens: Tensor, scores: Tensor, lengths: Tensor, step: MergeStep) -> MergedBatch:
+    """The same by plain functions, on the CPU: what runs where there is no GPU, and the kernel's oracle."""
+    out = allocate_outputs(tokens, scores, step.limit)
+    for tensor, nothing in zip(out, (PAD, 0, 0, PAD, 0), strict=True):
+        tensor.fill_(nothing)
+    inputs = [[MASK] * length for length in lengths.tolist()]
+    last = step.iteration == step.iterations
+    merged = merge_rows(inputs, Pieces(tokens, scores), step, merge_pieces)
+    for row, (sentence, following, _) in enumerate(merged):
+        size = len(sentence.ids)
+        out.ids[row, :size] = torch.tensor(sentence.ids)
+        out.scores[row, :size] = torch.tensor(sentence.scores, dtype=scores.dtype)
+        out.lengths[row] = size
+        if not last:
+            out.next_ids[row, : len(following)] = torch.tensor(following)
+            out.next_lengths[row] = len(following)
+    return out
 
 
 class Scratch(NamedTuple):
@@ -75,23 +116,17 @@ def allocate_outputs(tokens: Tensor, scores: Tensor, limit: int) -> MergedBatch:
     )
 
 
-def merge_on_device(
-    tokens: Tensor, scores: Tensor, lengths: Tensor, aims: Tensor, step: MergeStep, out: MergedBatch | None = None
-) -> MergedBatch:
-    """What `merge_batch` does, with the same arguments and results, in one kernel.
+def merge_on_device(tokens: Tensor, scores: Tensor, lengths: Tensor, step: MergeStep) -> MergedBatch:
+    """What `merge_plainly` does, in one kernel.
 
     The first call with a new K, or room for another power of two of tokens, compiles: make it before a graph is
-    captured. Rules, passes and limits are told to the kernel when it runs.
-    `out` (of `allocate_outputs`) is written to if it is given. Its `next_lengths` may be the very tensor `lengths`, or
-    `aims`: each program reads those of its sentence before it writes.
+    captured. Rules, passes and limits are arguments of the kernel.
     """
     assert available(), "ask available() first"
     batch, pieces, length = tokens.shape
     assert 2 <= length <= 8, "sets of records are bytes"
-    out = allocate_outputs(tokens, scores, step.limit) if out is None else out
-    assert out.ids.shape == out.scores.shape == (batch, pieces * length + 2)
-    assert out.next_ids.shape == (batch, step.limit)
-    given = _Given(tokens.contiguous(), scores.contiguous(), lengths.contiguous(), aims.contiguous())
+    out = allocate_outputs(tokens, scores, step.limit)
+    given = _Given(tokens.contiguous(), scores.contiguous(), lengths.contiguous())
     shape = _Shape(length, triton.next_power_of_2(length), triton.next_power_of_2(pieces * length + 2))
     _merge_kernel[(batch,)](
         given, out, Scratch.allocate(tokens), _Rules.of(step.rules), pieces, step.limit, step.iteration,
@@ -106,7 +141,6 @@ class _Given(NamedTuple):
     tokens: Tensor
     scores: Tensor
     lengths: Tensor
-    aims: Tensor
 
 
 @dataclass(frozen=True)
@@ -195,7 +229,6 @@ def _merge_program(
     size = pieces * shape.length + 2
     whole, real = scratch.whole + row * 5 * size, scratch.real + row * 2 * size
     count = tl.load(given.lengths + row).to(tl.int32)
-    aim = tl.load(given.aims + row).to(tl.int32)
     start = row * pieces * shape.length
     _read_pieces(given.tokens + start, given.scores + start, count, whole, real, size, rules, shape)
     merged = _merge_pieces(count, whole, real, size, rules, shape)
@@ -211,7 +244,7 @@ def _merge_program(
     if iteration < iterations:
         masks = tl.minimum(length - length * iteration // iterations, length - 2)
         visible = _mask(length, masks, whole, real, size)
-        change = _length_change(length, aim, rules)
+        change = _length_change(length, count, rules)
         next_length = _adjust(visible, change, whole, real, size, out.next_ids + row * limit, limit, rules, shape)
     else:
         _fill(out.next_ids + row * limit, 0, limit, shape)

@@ -1,7 +1,9 @@
-"""Sentences end to end in one array: the fast twin of padded batches, without their padding.
+"""Twin of padded batches in training: sentences end to end in one array, without padding.
 
-A packed array has a fixed size whatever the sentences in it, so that one compiled network serves every update. The
-padded form stays the oracle: `tests/test_packed.py` holds both to the same loss and gradient.
+    Examples -> pack_examples -> PackedExamples -> packed_loss_share
+
+A packed array has a fixed size whatever its sentences, so one compiled network serves every update. The padded form is
+the oracle: `tests/engine/test_packed.py` holds both to the same loss and gradient.
 """
 
 from __future__ import annotations
@@ -13,7 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lath.engine.packed_attention import attend_in_sentences, has_packed_kernel
+from lath.config import ObjectiveSettings
+from lath.devices import HAS_TRITON
+from lath.engine.cross_entropy import chunked_cross_entropy
+from lath.engine.packed_attention import attend_in_sentences
+from lath.model.network import AT, LAT, Model
+from lath.text.vocab import EOS, PAD
+from lath.training.objective import NO_TARGET, Examples, Losses, Totals, length_loss, token_weights
 
 
 @dataclass(frozen=True)
@@ -29,52 +37,48 @@ class Packed:
 
 
 @dataclass(frozen=True)
-class PackedSource:
-    """A packed source with the LENGTH slots that CMLM and LAT put in front of each sentence."""
+class LengthSlots:
+    """Where the LENGTH tokens stand that CMLM and LAT put in front of each packed source sentence."""
 
     with_slots: Packed
-    """Slots and tokens; what tokens and positions say at a slot is not read."""
+    """Slots and tokens; tokens and positions of a slot are not read."""
     is_slot: Tensor
     """For each entry of `with_slots`, whether it is a slot."""
     slot_places: Tensor
-    """R: where each sentence's slot is in `with_slots` (an empty sentence's place is any)."""
+    """R: where each sentence's slot is in `with_slots` (for an empty sentence, anywhere)."""
     token_places: Tensor
     """N: where each token is in `with_slots`."""
-    bounds: Tensor
-    """R + 1, int32: the sentences among the tokens, that is without slots."""
 
 
 class PackedMask(NamedTuple):
     """Which queries of one packed array may attend to which keys of another: those of the same sentence."""
 
-    bounds: Tensor
-    """R + 1: the bounds of the sentences among the queries."""
     key_spans: Tensor
     """2 x N: where the keys of each query's sentence begin and end."""
     query_spans: Tensor
     """2 x M: where the queries of each key's sentence do."""
     causal: bool
 
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Attention inside each sentence, N x H x D/H: by kernels where they run, else in plain quadratic form."""
+        if HAS_TRITON and query.is_cuda:
+            return attend_in_sentences(query, keys, values, self.key_spans, self.query_spans, self.causal)
+        places = torch.arange(len(keys), device=keys.device)
+        first, stop = self.key_spans
+        allowed = (places >= first[:, None]) & (places < stop[:, None])
+        if self.causal:
+            allowed = allowed.tril()
+        query, keys, values = query.transpose(0, 1), keys.transpose(0, 1), values.transpose(0, 1)
+        mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=allowed)
+        # A sentence without keys has nothing to mix: its rows are all forbidden, and zero as by the kernels.
+        return mixed.nan_to_num().transpose(0, 1)
 
-def packed_mask(queries: Tensor, query_count: int, keys: Tensor, key_count: int, causal: bool) -> PackedMask:
-    """The mask of two packed arrays, by the bounds of their sentences; made once, it serves every layer."""
-    key_spans = spans(queries, query_count, keys)
-    query_spans = key_spans if keys is queries else spans(keys, key_count, queries)
-    return PackedMask(queries, key_spans, query_spans, causal)
 
-
-def packed_attention(query: Tensor, keys: Tensor, values: Tensor, mask: PackedMask) -> Tensor:
-    """Attention inside each sentence, N x H x D/H: by kernels where they run, else the plain quadratic form."""
-    if has_packed_kernel(query):
-        return attend_in_sentences(query, keys, values, mask.key_spans, mask.query_spans, mask.causal)
-    places = torch.arange(len(keys), device=keys.device)
-    first, stop = mask.key_spans
-    allowed = (places >= first[:, None]) & (places < stop[:, None])
-    if mask.causal:
-        allowed = allowed.tril()
-    query, keys, values = query.transpose(0, 1), keys.transpose(0, 1), values.transpose(0, 1)
-    # A sentence without keys has nothing to mix: its rows are all forbidden, and zero as by the kernels.
-    return functional.scaled_dot_product_attention(query, keys, values, attn_mask=allowed).nan_to_num().transpose(0, 1)
+def packed_mask(queries: Packed, keys: Packed, causal: bool = False) -> PackedMask:
+    """The mask of two packed arrays with the same sentences; made once, it serves every layer."""
+    key_spans = spans(queries.bounds, len(queries.tokens), keys.bounds)
+    query_spans = key_spans if keys is queries else spans(keys.bounds, len(keys.tokens), queries.bounds)
+    return PackedMask(key_spans, query_spans, causal)
 
 
 def spans(bounds: Tensor, size: int, others: Tensor) -> Tensor:
@@ -136,3 +140,107 @@ def pack_places(bounds: Tensor, size: int) -> Tensor:
     """The place of each packed token in its own sentence."""
     numbers = sentence_numbers(bounds, size).clamp(max=len(bounds) - 2)
     return torch.arange(size, device=bounds.device) - bounds[numbers]
+
+
+# ---- examples ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PackedExamples:
+    """Examples end to end in arrays of fixed size. N decoder positions, K tokens a piece, R sentences."""
+
+    source: Packed
+    slots: LengthSlots | None
+    """None for AT, which predicts no length."""
+    decoder_input: Packed
+    targets: Tensor
+    """N x K."""
+    groups: Tensor
+    """N x K: MASKED, VISIBLE or NO_TARGET."""
+    lengths: Tensor
+    """R: the whole target's length; 0 for an empty sentence."""
+
+
+def pack_examples(examples: Examples, sizes: PackSizes, kind: str) -> PackedExamples:
+    """The same examples without padding, on the same device and without waiting for it."""
+    source_lengths = (examples.source != PAD).sum(dim=1)
+    target_lengths = (examples.decoder_input != PAD).sum(dim=1)
+    bounds = make_bounds(target_lengths, sizes.target, sizes.sentences, sizes.longest)
+
+    def packed(rows: Tensor, fill: int) -> Tensor:
+        return pack_rows(rows, target_lengths, bounds, sizes.target, fill)
+
+    decoder_input = Packed(packed(examples.decoder_input, EOS), pack_places(bounds, sizes.target), bounds)
+    spare = sizes.sentences - len(examples.lengths)
+    source_bounds = make_bounds(source_lengths, sizes.source, sizes.sentences, sizes.longest)
+    source_tokens = pack_rows(examples.source, source_lengths, source_bounds, sizes.source, EOS)
+    source = Packed(source_tokens, pack_places(source_bounds, sizes.source), source_bounds)
+    return PackedExamples(
+        source,
+        None if kind == "AT" else _length_slots(source, sizes.sentences),
+        decoder_input,
+        packed(examples.targets, EOS),
+        packed(examples.groups, NO_TARGET),
+        functional.pad(examples.lengths, (0, spare)),
+    )
+
+
+def _length_slots(source: Packed, sentences: int) -> LengthSlots:
+    """Every sentence, empty ones too, gets a slot in front: sentence r then starts r places later."""
+    count, device = len(source.tokens), source.tokens.device
+    wider = source.bounds + torch.arange(sentences + 1, device=device, dtype=torch.int32)
+    size = count + sentences
+    token_numbers = sentence_numbers(source.bounds, count).clamp(max=sentences - 1)
+    token_places = torch.arange(count, device=device) + token_numbers + 1
+    slot_places = wider[:-1].long()
+    is_slot = torch.zeros(size, dtype=torch.bool, device=device).index_fill(0, slot_places, True)
+    tokens = torch.full((size,), EOS, device=device).index_put((token_places,), source.tokens)
+    positions = torch.zeros(size, dtype=torch.long, device=device).index_put((token_places,), source.positions)
+    return LengthSlots(Packed(tokens, positions, wider), is_slot, slot_places, token_places)
+
+
+# ---- the network on packed arrays -------------------------------------------------------------------------------
+
+
+def packed_output_states(model: Model, examples: PackedExamples) -> tuple[Tensor, Tensor | None]:
+    """Twin of `output_states`: N x K x D states whose logits predict the targets, and length log-probabilities."""
+    body, source, target, slots = model.body, examples.source, examples.decoder_input, examples.slots
+    lengths = None
+    if isinstance(model, AT):
+        encoded = body.encoder(
+            body.dropout(body.embed_source(source.tokens, source.positions)), packed_mask(source, source)
+        )
+    else:
+        assert slots is not None
+        wider = slots.with_slots
+        embedded = torch.where(
+            slots.is_slot[:, None], model.length.token, body.embed_source(wider.tokens, wider.positions)
+        )
+        with_slots = body.encoder(body.dropout(embedded), packed_mask(wider, wider))
+        encoded, lengths = with_slots[slots.token_places], model.length.predict(with_slots[slots.slot_places])
+    states, _ = body.decoder(
+        body.embed_target(target.tokens, target.positions),
+        packed_mask(target, target, causal=isinstance(model, AT)),
+        body.decoder.project_memory(encoded),
+        packed_mask(target, source),
+    )
+    return model.local_states(states, examples.targets) if isinstance(model, LAT) else states.unsqueeze(-2), lengths
+
+
+def packed_loss_share(
+    model: Model, examples: PackedExamples, totals: Totals, objective: ObjectiveSettings, chunk_rows: int
+) -> Losses:
+    """What `loss_share` computes, on packed examples, with the logits of `chunk_rows` targets in memory at a time."""
+    states, length_scores = packed_output_states(model, examples)
+    weights = token_weights(examples.groups, totals, model.settings.kind, objective)
+    token = chunked_cross_entropy(
+        model.before_output(states).flatten(0, 1),
+        model.body.output_matrix,
+        examples.targets.flatten(),
+        weights.flatten(),
+        objective.label_smoothing,
+        chunk_rows,
+    )
+    if length_scores is None:
+        return Losses(token, torch.zeros_like(token))
+    return Losses(token, length_loss(length_scores, examples.lengths, totals, objective))

@@ -1,9 +1,8 @@
-"""Attention inside each of many short sentences that lie end to end, for training on a GPU.
+"""Twin of the quadratic form in `PackedMask.attend` (packed.py): attention inside many short sentences, in kernels.
 
 Flash attention gives every sentence and head a block of its own, made for 128 tokens, where a sentence has 10 or 30,
 and its backward pass clears and sums memory for all of these blocks. Here a program takes some neighbouring tokens,
-whatever sentences they belong to, and the keys of just these sentences; a mask keeps the sentences apart. The plain
-quadratic form in `packed.py` is the oracle (`tests/test_engine_packed_attention.py`).
+whatever sentences they belong to, and the keys of just these sentences; a mask keeps the sentences apart.
 """
 
 from __future__ import annotations
@@ -13,18 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lath.devices import HAS_TRITON
 from lath.engine.top_tokens import power_of_two
 
 ROWS, BLOCK, WARPS = 64, 32, 4
 """Tokens that a program takes, tokens of the other side that it reads at a time, and its warps: the fastest of nine."""
 NARROWEST = 16
 """What a matrix unit takes."""
-
-
-def has_packed_kernel(query: Tensor) -> bool:
-    """Whether the kernels can take these queries."""
-    return HAS_TRITON and query.is_cuda
 
 
 def attend_in_sentences(

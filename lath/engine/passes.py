@@ -1,7 +1,7 @@
-"""CMLM and LAT in fixed shapes: the fast twin of `decode.mask_predict` and `decode.decode_pieces`.
+"""Twin of `mask_predict` (decoding/masks.py) and `decode_pieces` (decoding/pieces.py) in fixed shapes.
 
 Everything between two passes of the decoder happens on the device: choosing tokens, merging pieces (merge_kernel.py),
-masking, adjusting the length. So a whole decode is two recorded works with one question between them:
+masking, adjusting the length. A whole decode is two recordings with one question to the device between them:
 
     source -> [encoder, lengths] -> how wide must the target be? -> [every pass, the best candidate] -> tokens
 
@@ -20,10 +20,13 @@ import torch
 from torch import Tensor
 
 from lath.config import DecodeSettings
-from lath.decoding.decoder import Decoded, certainty, length_candidates
+from lath.decoding.lengths import length_candidates, repeat_rows
+from lath.decoding.masks import word_mask_count
+from lath.decoding.pieces import MergeStep, certainty
+from lath.decoding.results import Decoded
 from lath.engine.beam import batch_size, cut_to_fit, filled_up, source_width
 from lath.engine.graphs import Fetched, recorded
-from lath.engine.merge_batch import MergedBatch, MergeStep, merge_batch
+from lath.engine.merge_kernel import merge_batch
 from lath.model.network import CMLM, LAT, NEVER_WRITTEN_AFTER_BEGIN, Memory
 from lath.model.padding import row_lengths
 from lath.text.vocab import BOS, EOS, MASK, PAD
@@ -91,7 +94,7 @@ class _Encoded:
 
 
 class _Started(NamedTuple):
-    """A part of a batch that the device is at work on."""
+    """Sentences of a batch that the device is decoding."""
 
     source: Tensor
     wide: int
@@ -99,7 +102,7 @@ class _Started(NamedTuple):
 
 
 class Passes:
-    """Iterative decoding with one model and one way of decoding."""
+    """Iterative decoding with one model and one set of settings."""
 
     def __init__(self, model: CMLM | LAT, settings: DecodeSettings) -> None:
         self.model, self.settings = model, settings
@@ -126,14 +129,14 @@ class Passes:
 
     @torch.inference_mode()
     def _start(self, source: Tensor) -> list[_Started]:
-        """Set the device to work on a batch, in parts if it is too large."""
+        """Set the device to work on a batch, cut into several if it is too large."""
         candidates = self.settings.length_candidates
-        parts = cut_to_fit(
+        slices = cut_to_fit(
             row_lengths(source), lambda size, longest: size * candidates * self.width(longest) <= MOST_POSITIONS
         )
-        return [self._start_part(source[rows, :longest], at_least=0) for rows, longest in parts]
+        return [self._start_rows(source[rows, :longest], at_least=0) for rows, longest in slices]
 
-    def _start_part(self, source: Tensor, at_least: int) -> _Started:
+    def _start_rows(self, source: Tensor, at_least: int) -> _Started:
         encoded = self._encoder(batch_size(len(source)), self.width(source.shape[1]))
         encoded.inputs.copy_(filled_up(source, *encoded.source.shape))
         encoded.run()
@@ -141,17 +144,17 @@ class Passes:
         return _Started(source, wide, Fetched(self._decoder(encoded, wide)()))
 
     @torch.inference_mode()
-    def _finish(self, parts: list[_Started]) -> list[Decoded]:
+    def _finish(self, started: list[_Started]) -> list[Decoded]:
         """The translations of a batch; sentences that have outgrown their width are decoded again in a wider one."""
         most = self.model.settings.max_positions
         decoded: list[Decoded] = []
-        for source, wide, fetched in parts:
+        for source, wide, fetched in started:
             found = fetched.wait()[: len(source)]
             scores: list[float] = found[:, 3].contiguous().view(torch.float64).tolist()
             sentences = [_read(row, score) for row, score in zip(found.tolist(), scores, strict=True)]
             outgrown = found[:, 0].nonzero().flatten()
             if len(outgrown) and wide < most:
-                again = self._start_part(source[outgrown], target_width(2 * wide, most))
+                again = self._start_rows(source[outgrown], target_width(2 * wide, most))
                 for number, sentence in zip(outgrown.tolist(), self._finish([again]), strict=True):
                     sentences[number] = sentence
             decoded += sentences
@@ -160,24 +163,6 @@ class Passes:
     def width(self, length: int) -> int:
         """The source's width in the ladder; with the LENGTH slot in front it is one that attention likes."""
         return min(source_width(length + 1) - 1, self.model.settings.max_positions)
-
-    @torch.inference_mode()
-    def parts(self, source: Tensor) -> tuple[Callable[[], object], Callable[[], object]]:
-        """Encoding by itself, and merging by itself on what the passes write; CMLM has nothing to merge."""
-        self.decode(source)
-        encoded = self._encoder(batch_size(len(source)), self.width(source.shape[1]))
-        encoded.inputs.copy_(filled_up(source, *encoded.source.shape))
-        encoded.run()
-        if isinstance(self.model, CMLM):
-            return encoded.run, lambda: None
-        wide = target_width(max(encoded.lengths.tolist()), self.model.settings.max_positions)
-        state, seen = first_state(self.model, encoded.lengths, wide), []
-        for iteration in range(1, self.settings.iterations + 1):
-            pieces = self.model.pieces(self.model.decode(state.inputs, encoded.memory))
-            step = MergeStep(self.settings.merge_rules, iteration, self.settings.iterations, wide)
-            seen.append((pieces.tokens, pieces.scores, state.lengths, state.lengths, step))
-            state = next_state(self.model, self.settings, encoded, state, iteration)
-        return encoded.run, recorded(lambda: [merge(*arguments) for arguments in seen], self.device, self._pool)
 
     @torch.inference_mode()
     def prepare(self, batch: int, width: int) -> None:
@@ -217,7 +202,8 @@ class Passes:
             works.append(work)
             states.append(work()[0])  # what the next work reads
 
-        # Nothing of `self` in here: it keeps this, and a circle would be left to the collector with all its memory.
+        # Nothing of `self` in here: `self` keeps this function, and a reference cycle would hold all its memory until
+        # the cyclic garbage collector runs.
         def run() -> Tensor:
             for number, work in enumerate(works, start=1):
                 states[number], summary = work()
@@ -244,9 +230,7 @@ def _encode(model: CMLM | LAT, settings: DecodeSettings, inputs: Tensor) -> tupl
     extra = settings.extra_length if isinstance(model, LAT) else 0
     lengths, length_scores = length_candidates(scores, candidates, extra)
     rows = torch.arange(len(source), device=inputs.device).repeat_interleave(candidates)
-    if candidates > 1:
-        memory = memory.select(rows)
-    return lengths.masked_fill(rows >= real, 2), length_scores, memory
+    return lengths.masked_fill(rows >= real, 2), length_scores, repeat_rows(memory, candidates)
 
 
 def _round(
@@ -306,7 +290,7 @@ def _merge_pieces(model: LAT, settings: DecodeSettings, encoded: _Encoded, state
     pieces = model.pieces(model.decode(state.inputs, encoded.memory))
     wide = state.inputs.shape[1]
     step = MergeStep(settings.merge_rules, iteration, settings.iterations, wide)
-    merged = merge(pieces.tokens, pieces.scores, state.lengths, state.lengths, step)
+    merged = merge_batch(pieces.tokens, pieces.scores, state.lengths, step)
     # Between passes a text is never adjusted beyond the longer of its own length and its input's.
     overflow = state.overflow | (merged.lengths > wide) if iteration < settings.iterations else state.overflow
     certain = state.certainty
@@ -324,15 +308,6 @@ def _merge_pieces(model: LAT, settings: DecodeSettings, encoded: _Encoded, state
     )
 
 
-def merge(tokens: Tensor, scores: Tensor, lengths: Tensor, aims: Tensor, step: MergeStep) -> MergedBatch:
-    """Merge on the device where there is a kernel for it, else on the CPU."""
-    if tokens.is_cuda:
-        from lath.engine.merge_kernel import merge_on_device
-
-        return merge_on_device(tokens, scores, lengths, aims, step)
-    return merge_batch(tokens, scores, lengths, aims, step)
-
-
 def _fill_masks(model: CMLM, settings: DecodeSettings, encoded: _Encoded, state: State, iteration: int) -> State:
     """Fill all masks, then mask the least certain words again; visible tokens keep their old scores."""
     inputs, lengths = state.inputs, state.lengths
@@ -342,7 +317,7 @@ def _fill_masks(model: CMLM, settings: DecodeSettings, encoded: _Encoded, state:
     ids, scores = torch.where(hidden, filled, inputs), torch.where(hidden, values, state.scores)
     places = torch.arange(inputs.shape[1], device=inputs.device)
     words = (places > 0) & (places < lengths[:, None] - 1)
-    masks = (lengths - 2) * (settings.iterations - iteration) // settings.iterations
+    masks = word_mask_count(lengths, iteration, settings.iterations)
     # A word's rank is the number of words with a lower score, or with the same one and further to the left.
     ordered = scores.masked_fill(~words, torch.inf)
     lower = (ordered[:, None, :] < ordered[:, :, None]) | (
@@ -363,7 +338,7 @@ def _fill_masks(model: CMLM, settings: DecodeSettings, encoded: _Encoded, state:
 
 def _summary(state: State, real: Tensor, candidates: int) -> Tensor:
     """B x (4 + W), int64, of the best candidate of each sentence: outgrown, size, passes, score as its bits, tokens."""
-    # As in decode.py, an empty sentence is as bad as can be.
+    # As in `decode_pieces`, an empty sentence has the worst score there can be.
     means = torch.where(state.sizes > 2, state.certainty, -torch.inf)
     # The first of the best, which is the likelier length.
     best = means.view(-1, candidates)

@@ -1,23 +1,11 @@
-"""Sums, norms and gates in one kernel each: what a layer does between its products, for inference on a GPU.
-
-Small batches wait for launches, large ones for memory; either way the plain chain of a dozen kernels costs more than
-the work. The plain forms are in model.py, and are what is trained.
-"""
+"""Sums, norms and gates in one kernel each; the oracles are `Residual` and `LocalTranslator` of model/network.py."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from lath.devices import HAS_TRITON
 from lath.engine.top_tokens import power_of_two
-
-MOST_COLUMNS = 8192
-
-
-def can_fuse(x: Tensor) -> bool:
-    """Whether the kernels can take these rows: on a GPU, and nothing is to be learnt from them."""
-    return HAS_TRITON and x.is_cuda and not torch.is_grad_enabled() and x.shape[-1] <= MOST_COLUMNS
 
 
 def residual_norm(x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:

@@ -12,11 +12,10 @@ The candidates are those of one sentence, so sentences are decoded one by one: w
 
 from __future__ import annotations
 
-import copy
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -26,11 +25,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lath.config import DecodeSettings
-from lath.decoding.decoder import Decoded, decode
+from lath.decoding.decoder import PlainDecoder, decode
+from lath.decoding.results import Decoded
 from lath.engine.int8 import Int8Linear, Int8Table, log_sum_exp
+from lath.engine.swap import shallow
 from lath.errors import UserError
 from lath.model.directory import read_info, save_tensors
-from lath.model.network import Model
+from lath.model.network import Model, top_tokens
 from lath.progress import watched
 from lath.text.corpus import Corpus, read_data_info
 from lath.text.vocab import PAD, SPECIALS, same_tokens
@@ -40,7 +41,6 @@ BLOCK = 1 << 24
 """Pairs of a source and a target token counted at a time; a block's arrays take about half a gigabyte."""
 
 Ids = NDArray[np.int64]
-Module = TypeVar("Module", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -205,22 +205,19 @@ class ShortTable(nn.Module):
         shape = states.shape[:-1]
         return (best.values - sums).view(shape), self.ids[best.indices].view(shape)
 
+    def top_tokens(self, states: Tensor, size: int, forbidden: tuple[int, ...], count: int) -> tuple[Tensor, Tensor]:
+        """The log-probabilities among the list and the ids of the likeliest tokens, best first."""
+        return top_tokens(self.logits(states), size, forbidden, count)
+
 
 def with_shortlist(model: Model, ids: Tensor) -> Model:
     """The same model, weights shared, that can only write the given tokens."""
-    short = _shallow(model)
-    short.body = _shallow(model.body)
+    short = shallow(model)
+    short.body = shallow(model.body)
     table = cast(nn.Embedding, model.body.tables[-1])
     # A joint vocabulary has one table; the source only looks vectors up in it.
     short.body.tables = nn.ModuleList([*model.body.tables[:-1], ShortTable(table, ids)])
     return short
-
-
-def _shallow(module: Module) -> Module:
-    """A copy that shares everything with the original, and whose children can be replaced without touching it."""
-    copied = copy.copy(module)
-    copied._modules = dict(module._modules)
-    return copied
 
 
 @torch.inference_mode()
@@ -234,3 +231,18 @@ def decode_shortlisted(
         short = with_shortlist(model, shortlist.candidates(sentence))
         decoded += decode(short, sentence[None], settings, trace)
     return decoded
+
+
+class ShortlistDecoder:
+    """`PlainDecoder` for a model with a shortlist, which `settings.shortlist` switches on."""
+
+    has_shortlist = True
+
+    def __init__(self, model: Model, shortlist: Shortlist) -> None:
+        self.model, self.shortlist = model, shortlist
+
+    def decode(self, source: Tensor, settings: DecodeSettings, trace: bool = False) -> list[Decoded]:
+        """Translate B x S source tokens (each sentence ends in EOS)."""
+        if settings.shortlist:
+            return decode_shortlisted(self.model, source, settings, self.shortlist, trace)
+        return PlainDecoder(self.model).decode(source, settings, trace)

@@ -13,22 +13,13 @@ import torch
 
 from lath.config import Recipe
 from lath.engine.graphs import Recording, tensors_of
-from lath.engine.packed import PackSizes
+from lath.engine.packed import PackedExamples, PackSizes, pack_examples, packed_loss_share
 from lath.errors import UserError
 from lath.model.network import Model
 from lath.model.padding import row_lengths
 from lath.text.corpus import Corpus
 from lath.training.batches import Batch, MicroBatch
-from lath.training.objective import (
-    Examples,
-    Losses,
-    PackedExamples,
-    Totals,
-    most_deleted,
-    most_inserted,
-    pack_examples,
-    packed_loss_share,
-)
+from lath.training.objective import Examples, Losses, Totals, most_deleted, most_inserted
 from lath.training.step import autocast, backward
 
 CHUNK_LOGITS = 1 << 27

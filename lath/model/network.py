@@ -1,58 +1,90 @@
-"""The whole network: attention, layers, Encoder, Decoder, and the three kinds AT, CMLM and LAT.
+"""The whole network, plain: attention, layers, encoder, decoder, and the three kinds AT, CMLM and LAT.
 
-Follows section 2.1 and appendices B and C of the paper. The three kinds are built from the same parts:
+Section 2.1 and appendices B and C of the paper. The three kinds share most of their modules:
 
-    AT    Body, decoder causal, one token after the other through a key-value cache
-    CMLM  Body + LengthPredictor, decoder sees both sides, every mask at once
-    LAT   CMLM + LocalTranslator: an LSTM writes a piece of K tokens from each decoder state
+    AT    Body; a causal decoder writes one token after the other
+    CMLM  Body + LengthPredictor; the decoder sees both sides and fills every mask at once
+    LAT   CMLM + LocalTranslator; an LSTM writes a piece of K tokens from each decoder state
+
+This file runs as it stands on every device (`--engine plain`) and is the oracle of every faster version. An engine
+changes nothing here: it replaces modules of a loaded model (lath/engine) or brings masks of its own, since a mask
+knows how to attend.
 
 Shapes in comments: B sentences, S source tokens, T target tokens, D width, H heads, V vocabulary.
-Sentences come in one of two forms, and only attention knows the difference:
-
-    padded  a B x T tensor, filled up on the right with PAD; padded keys are masked, so padding never changes a result
-    packed  one array of N tokens, sentence behind sentence (packed.py): the same network without the padding
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from lath.config import NetworkSettings
-from lath.engine.beam_attention import BeamMask, attend_few, beam_attention, few_queries, store
-from lath.engine.packed import Packed, PackedMask, PackedSource, packed_attention, packed_mask
-from lath.engine.pointwise import can_fuse, lstm_gates, residual_norm
-from lath.engine.top_tokens import has_kernel, top_tokens_by_kernel
 from lath.text.vocab import BOS, MASK, PAD, SOP
 
 NORM_EPSILON = 1e-12
 INITIAL_STD = 0.02
 PIECE_LOGIT_SCALE = 8.0
 """Factor on the local translator's states before the output matrix. An LSTM's states lie in (-1, 1) and the table
-starts at N(0, 0.02): without it all tokens would start almost equally likely, and early training would be slow."""
+starts at N(0, 0.02): without the factor all tokens start almost equally likely, and early training is slow."""
 
 
-Mask = Tensor | PackedMask | BeamMask
-"""Where attention is allowed: a boolean tensor over padded sentences, the bounds of packed ones, or a beam's past."""
+# ---- masks and what they attend to ------------------------------------------------------------------------------
+
+
+class Mask(Protocol):
+    """Which queries may see which keys."""
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Mix the values by the queries' affinity to the keys they may see; all are ... x H x D/H."""
+
+
+class PaddedMask(NamedTuple):
+    """A mask over padded sentences, B x length x H x D/H each."""
+
+    bias: Tensor
+    """Added to attention's scores: 0 where a query may look, -inf elsewhere."""
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """B x T queries, B x S keys and values."""
+        query, keys, values = query.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
+        return functional.scaled_dot_product_attention(query, keys, values, attn_mask=self.bias).transpose(1, 2)
+
+
+def padded_mask(visible: Tensor, like: Tensor) -> PaddedMask:
+    """The mask of a boolean tensor that broadcasts to B x H x T x S, in the type of `like`.
+
+    One mask serves every layer; attention would otherwise convert the booleans in each.
+    """
+    bias = torch.zeros(visible.shape, dtype=like.dtype, device=like.device)
+    return PaddedMask(bias.masked_fill_(~visible, -torch.inf))
+
+
+def as_keys(visible: Tensor) -> Tensor:
+    """B x S booleans as B x 1 x 1 x S: every query sees the same keys."""
+    return visible[:, None, None, :]
 
 
 class KeyValues(NamedTuple):
-    """What one attention layer attends to: keys and values, each B x length x H x D/H, packed N x H x D/H."""
+    """What one attention layer attends to: keys and values, each B x length x H x D/H."""
 
     keys: Tensor
     values: Tensor
 
-    def followed_by(self, new: KeyValues, mask: Mask) -> KeyValues:
-        """Earlier keys and values with new ones behind them; of a beam search they go into the cache itself."""
-        if isinstance(mask, BeamMask):
-            store(self.keys, new.keys, mask)
-            store(self.values, new.values, mask)
-            return self
+    def append(self, new: KeyValues) -> KeyValues:
+        """These keys and values with new ones behind them."""
         return KeyValues(torch.cat([self.keys, new.keys], dim=1), torch.cat([self.values, new.values], dim=1))
+
+
+class Past(Protocol):
+    """Keys and values of earlier tokens: `KeyValues`, or an engine's cache that never moves."""
+
+    def append(self, new: KeyValues) -> KeyValues:
+        """All keys and values, the new ones included."""
 
 
 @dataclass
@@ -60,36 +92,43 @@ class Memory:
     """An encoded source, projected once for every decoder layer and used by every pass and step."""
 
     layers: list[KeyValues]
-    mask: Tensor
-    """B x 1 x 1 x S: true where there is a token; packed: the bounds of the sentences."""
+    visible: Tensor
+    """B x S: true where the decoder may look."""
 
     def select(self, rows: Tensor) -> Memory:
-        """The (padded) memory of the given rows, in that order; rows may repeat."""
-        return Memory([KeyValues(k[rows], v[rows]) for k, v in self.layers], self.mask[rows])
+        """The memory of the given rows, in that order; rows may repeat."""
+        return Memory([KeyValues(k[rows], v[rows]) for k, v in self.layers], self.visible[rows])
+
+
+# ---- layers -----------------------------------------------------------------------------------------------------
 
 
 class Projection(nn.Linear):
-    """A linear layer whose outputs can also be asked for in part."""
+    """A linear layer that can also compute only some of its outputs."""
 
-    def part(self, x: Tensor, start: int, stop: int) -> Tensor:
-        """Outputs `start` to `stop` alone."""
+    def outputs(self, x: Tensor, start: int, stop: int) -> Tensor:
+        """Outputs `start` to `stop`."""
         return functional.linear(x, self.weight[start:stop], self.bias[start:stop])
 
 
 class Table(nn.Embedding):
-    """Token vectors; the target's are the output matrix as well."""
+    """Token vectors; the target's table is the output matrix as well."""
 
     def logits(self, states: Tensor) -> Tensor:
         """... x D states to ... x V logits."""
         return functional.linear(states, self.weight)
 
     def best_tokens(self, states: Tensor, size: int, forbidden: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """The log-probability and id of the likeliest token that may be written, for each state."""
+        """As the function `best_tokens`, from states."""
         return best_tokens(self.logits(states), size, forbidden)
+
+    def top_tokens(self, states: Tensor, size: int, forbidden: tuple[int, ...], count: int) -> tuple[Tensor, Tensor]:
+        """As the function `top_tokens`, from states."""
+        return top_tokens(self.logits(states), size, forbidden, count)
 
 
 class Attention(nn.Module):
-    """Multi-head attention; queries, keys and values come from one fused matrix."""
+    """Multi-head attention; queries, keys and values come from one matrix."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -97,33 +136,26 @@ class Attention(nn.Module):
         self.project = Projection(width, 3 * width)
         self.output = nn.Linear(width, width)
 
-    def _split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
-        return x.view(*x.shape[:-1], parts, self.heads, self.width // self.heads).unbind(-3)
+    def _split(self, x: Tensor, count: int) -> tuple[Tensor, ...]:
+        """... x (count D) as `count` tensors of ... x H x D/H."""
+        return x.view(*x.shape[:-1], count, self.heads, self.width // self.heads).unbind(-3)
 
     def self_project(self, x: Tensor) -> tuple[Tensor, KeyValues]:
-        """Queries, and keys with values, of one sequence."""
+        """Queries, keys and values of one sequence."""
         query, key, value = self._split(self.project(x), 3)
         return query, KeyValues(key, value)
 
     def query(self, x: Tensor) -> Tensor:
         """Queries alone."""
-        return self._split(self.project.part(x, 0, self.width), 1)[0]
+        return self._split(self.project.outputs(x, 0, self.width), 1)[0]
 
     def key_values(self, x: Tensor) -> KeyValues:
         """Keys and values alone."""
-        return KeyValues(*self._split(self.project.part(x, self.width, 3 * self.width), 2))
+        return KeyValues(*self._split(self.project.outputs(x, self.width, 3 * self.width), 2))
 
     def forward(self, query: Tensor, attended: KeyValues, mask: Mask) -> Tensor:
-        """Mix the values by the queries' affinity to the keys where `mask` allows it."""
-        if isinstance(mask, PackedMask):
-            mixed = packed_attention(query, attended.keys, attended.values, mask)
-        elif isinstance(mask, BeamMask):
-            mixed = beam_attention(query, attended.keys, attended.values, mask)
-        elif few_queries(query, mask):
-            mixed = attend_few(query, attended.keys, attended.values, mask)
-        else:
-            query, keys, values = query.transpose(1, 2), attended.keys.transpose(1, 2), attended.values.transpose(1, 2)
-            mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask).transpose(1, 2)
+        """Attend as the mask does, then mix the heads."""
+        mixed = mask.attend(query, attended.keys, attended.values)
         output: Tensor = self.output(mixed.flatten(-2))
         return output
 
@@ -151,10 +183,8 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(settings.dropout)
 
     def forward(self, x: Tensor, added: Tensor) -> Tensor:
-        """The normalised sum of the stream and what a sublayer adds to it."""
-        if not self.training and can_fuse(x):
-            return residual_norm(x, added, self.norm.weight, self.norm.bias, NORM_EPSILON)
-        # Under autocast the norm answers in float32; the stream stays as narrow as what is added to it.
+        """The normalised sum of the stream and a sublayer's output."""
+        # Under autocast the norm returns float32; the stream stays as narrow as what is added to it.
         normalised: Tensor = self.norm(x + self.dropout(added)).to(added.dtype)
         return normalised
 
@@ -170,7 +200,7 @@ class EncoderLayer(nn.Module):
         self.feedforward_residual = Residual(settings)
 
     def forward(self, x: Tensor, mask: Mask) -> Tensor:
-        """x: B x S x D; mask: B x 1 x 1 x S."""
+        """x: B x S x D."""
         query, attended = self.attention.self_project(x)
         x = self.attention_residual(x, self.attention(query, attended, mask))
         x = self.feedforward_residual(x, self.feedforward(x))
@@ -190,12 +220,12 @@ class DecoderLayer(nn.Module):
         self.feedforward_residual = Residual(settings)
 
     def forward(
-        self, x: Tensor, mask: Mask, memory: KeyValues, memory_mask: Mask, past: KeyValues | None
+        self, x: Tensor, mask: Mask, memory: KeyValues, memory_mask: Mask, past: Past | None
     ) -> tuple[Tensor, KeyValues]:
-        """x: B x T x D. `past` holds the keys and values of earlier tokens, which come in front of x's own."""
+        """x: B x T x D. The keys and values of `past` come in front of x's own."""
         query, attended = self.attention.self_project(x)
         if past is not None:
-            attended = past.followed_by(attended, mask)
+            attended = past.append(attended)
         x = self.attention_residual(x, self.attention(query, attended, mask))
         x = self.cross_residual(x, self.cross(self.cross.query(x), memory, memory_mask))
         return self.feedforward_residual(x, self.feedforward(x)), attended
@@ -210,7 +240,6 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor, mask: Mask) -> Tensor:
         """Embedded source to contextual states."""
-        mask = additive(mask, x)
         for layer in self.layers:
             x = layer(x, mask)
         return x
@@ -223,22 +252,22 @@ class Decoder(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(DecoderLayer(settings) for _ in range(settings.decoder_layers))
 
-    def project_memory(self, encoded: Tensor, mask: Tensor) -> Memory:
-        """Each layer's keys and values of the source, made once a sentence."""
-        layers = [cast(DecoderLayer, layer) for layer in self.layers]
-        return Memory([layer.cross.key_values(encoded) for layer in layers], mask)
+    def project_memory(self, encoded: Tensor) -> list[KeyValues]:
+        """Each layer's keys and values of the source, computed once per sentence."""
+        return [cast(DecoderLayer, layer).cross.key_values(encoded) for layer in self.layers]
 
     def forward(
-        self, x: Tensor, mask: Mask, memory: Memory, past: list[KeyValues] | None = None
+        self,
+        x: Tensor,
+        mask: Mask,
+        memory: Sequence[KeyValues],
+        memory_mask: Mask,
+        past: Sequence[Past] | None = None,
     ) -> tuple[Tensor, list[KeyValues]]:
-        """Embedded target to states, and the keys and values a later call may take as its past."""
+        """Embedded target to states, and the keys and values that a later call may take as its past."""
         attended: list[KeyValues] = []
-        mask, memory_mask = additive(mask, x), additive(memory.mask, x)
-        if isinstance(mask, PackedMask):
-            memory_mask = packed_mask(mask.bounds, len(x), memory.mask, len(memory.layers[0].keys), causal=False)
         for index, layer in enumerate(self.layers):
-            layer_past = None if past is None else past[index]
-            x, layer_attended = layer(x, mask, memory.layers[index], memory_mask, layer_past)
+            x, layer_attended = layer(x, mask, memory[index], memory_mask, None if past is None else past[index])
             attended.append(layer_attended)
         return x, attended
 
@@ -258,22 +287,17 @@ class Body(nn.Module):
         self.dropout = nn.Dropout(settings.dropout)
         self.encoder = Encoder(settings)
         self.decoder = Decoder(settings)
+        self.make_mask: Callable[[Tensor, Tensor], Mask] = padded_mask
+        """How booleans become a mask; an engine may bring masks that attend faster."""
 
-    def embed_source(self, source: Tensor | Packed) -> Tensor:
-        """B x S tokens to B x S x D, before dropout."""
-        tokens, positions = _tokens_and_positions(source)
+    def embed_source(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Tokens and their positions to vectors, before dropout."""
         embedded: Tensor = self.tables[0](tokens) + self.source_positions(positions)
         return embedded
 
-    def embed_target(self, target: Tensor | Packed, start: int = 0) -> Tensor:
-        """B x T tokens to B x T x D; `start` is the position of the first of padded ones."""
-        tokens, positions = _tokens_and_positions(target, start)
+    def embed_target(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Tokens and their positions to vectors."""
         embedded: Tensor = self.dropout(self.tables[-1](tokens) + self.target_positions(positions))
-        return embedded
-
-    def embed_step(self, tokens: Tensor, position: Tensor) -> Tensor:
-        """B x k tokens that all stand at one position (a tensor of 1) to B x k x D."""
-        embedded: Tensor = self.tables[-1](tokens) + self.target_positions(position)
         return embedded
 
     def embed_local(self, tokens: Tensor) -> Tensor:
@@ -281,25 +305,41 @@ class Body(nn.Module):
         embedded: Tensor = self.dropout(self.tables[-1](tokens))
         return embedded
 
-    def decode_both_sides(self, target: Tensor | Packed, memory: Memory) -> Tensor:
-        """B x T tokens to B x T x D states, each of which sees all the others."""
-        states: Tensor = self.decoder(self.embed_target(target), key_mask(target), memory)[0]
-        return states
+    def decode(
+        self, target: Tensor, memory: Memory, visible: Tensor, past: Sequence[KeyValues] | None = None
+    ) -> tuple[Tensor, list[KeyValues]]:
+        """B x T tokens behind `past` to B x T x D states; `visible` says which tokens each may see."""
+        start = 0 if past is None else past[0].keys.shape[1]
+        x = self.embed_target(target, torch.arange(start, start + target.shape[1], device=target.device))
+        mask, memory_mask = self.make_mask(visible, x), self.make_mask(as_keys(memory.visible), x)
+        decoded: tuple[Tensor, list[KeyValues]] = self.decoder(x, mask, memory.layers, memory_mask, past)
+        return decoded
+
+    def decode_both_sides(self, target: Tensor, memory: Memory) -> Tensor:
+        """B x T tokens to B x T x D states, each of which sees all tokens of its sentence."""
+        return self.decode(target, memory, as_keys(target != PAD))[0]
 
     def logits(self, states: Tensor) -> Tensor:
-        """... x D states to ... x V logits, by the target's own table."""
-        return cast(Table, self.tables[-1]).logits(states)
+        """... x D states to ... x V logits."""
+        return self.output_table.logits(states)
 
     def best_tokens(self, states: Tensor, forbidden: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """The log-probability and id of the likeliest token that may be written, for each of ... x D states."""
-        return cast(Table, self.tables[-1]).best_tokens(states, self.target_size, forbidden)
+        return self.output_table.best_tokens(states, self.target_size, forbidden)
+
+    def top_tokens(self, states: Tensor, forbidden: tuple[int, ...], count: int) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and ids of the `count` likeliest tokens that may be written, best first."""
+        return self.output_table.top_tokens(states, self.target_size, forbidden, count)
+
+    @property
+    def output_table(self) -> Table:
+        """The target's table."""
+        return cast(Table, self.tables[-1])
 
     @property
     def output_matrix(self) -> Tensor:
         """The V x D matrix of the output layer."""
-        table = self.tables[-1]
-        assert isinstance(table, nn.Embedding)
-        return table.weight
+        return self.output_table.weight
 
 
 def padded_size(size: int) -> int:
@@ -307,30 +347,12 @@ def padded_size(size: int) -> int:
     return (size + 7) // 8 * 8
 
 
-def _tokens_and_positions(tokens: Tensor | Packed, start: int = 0) -> tuple[Tensor, Tensor]:
-    if isinstance(tokens, Packed):
-        return tokens.tokens, tokens.positions
-    return tokens, torch.arange(start, start + tokens.shape[1], device=tokens.device)
+def places(tokens: Tensor) -> Tensor:
+    """The positions of B x T tokens that start a sentence."""
+    return torch.arange(tokens.shape[1], device=tokens.device)
 
 
-def key_mask(tokens: Tensor | Packed) -> Mask:
-    """Every token of a sentence sees all of it: B x 1 x 1 x length, true where there is a token, or bounds."""
-    if isinstance(tokens, Packed):
-        count = len(tokens.tokens)
-        return packed_mask(tokens.bounds, count, tokens.bounds, count, causal=False)
-    return (tokens != PAD)[:, None, None, :]
-
-
-def additive(mask: Mask, x: Tensor) -> Mask:
-    """A boolean mask as what is added to attention's scores; on a GPU each layer would make this of it anew."""
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        return mask
-    return torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_fill_(~mask, -torch.inf)
-
-
-def memory_mask(source: Tensor | Packed | PackedSource) -> Tensor:
-    """What `Memory` keeps of a source's mask."""
-    return (source != PAD)[:, None, None, :] if isinstance(source, Tensor) else source.bounds
+# ---- the three kinds --------------------------------------------------------------------------------------------
 
 
 class AT(nn.Module):
@@ -347,34 +369,22 @@ class AT(nn.Module):
         self.settings = settings
         self.body = Body(settings, source_size, target_size, joint)
 
-    def encode(self, source: Tensor | Packed) -> Memory:
+    def encode(self, source: Tensor) -> Memory:
         """B x S source tokens, each sentence ending in EOS."""
-        encoded = self.body.encoder(self.body.dropout(self.body.embed_source(source)), key_mask(source))
-        return self.body.decoder.project_memory(encoded, memory_mask(source))
+        visible = source != PAD
+        embedded = self.body.embed_source(source, places(source))
+        encoded = self.body.encoder(self.body.dropout(embedded), self.body.make_mask(as_keys(visible), embedded))
+        return Memory(self.body.decoder.project_memory(encoded), visible)
 
     def decode(
-        self, target: Tensor | Packed, memory: Memory, past: list[KeyValues] | None = None
+        self, target: Tensor, memory: Memory, past: list[KeyValues] | None = None
     ) -> tuple[Tensor, list[KeyValues]]:
         """States of B x T target tokens that follow `past`; state i has seen tokens 0 to i."""
-        start = 0 if past is None else past[0].keys.shape[1]
-        mask: Mask
-        if isinstance(target, Packed):
-            count = len(target.tokens)
-            mask = packed_mask(target.bounds, count, target.bounds, count, causal=True)
-        else:
-            length = target.shape[1]
-            mask = torch.ones(length, start + length, dtype=torch.bool, device=target.device).tril(start)
-        states, attended = self.body.decoder(self.body.embed_target(target, start), mask, memory, past)
-        return states, attended
+        start, length = 0 if past is None else past[0].keys.shape[1], target.shape[1]
+        visible = torch.ones(length, start + length, dtype=torch.bool, device=target.device).tril(start)
+        return self.body.decode(target, memory, visible, past)
 
-    def decode_step(self, tokens: Tensor, memory: Memory, cache: list[KeyValues], mask: BeamMask) -> Tensor:
-        """States of the newest tokens of B x k hypotheses, whose past lies in `cache` (B x L x k x H x D/H)."""
-        states: Tensor = self.body.decoder(self.body.embed_step(tokens, mask.step), mask, memory, cache)[0]
-        return states
-
-    def output_states(
-        self, source: Tensor | Packed, decoder_input: Tensor | Packed, targets: Tensor
-    ) -> tuple[Tensor, None]:
+    def output_states(self, source: Tensor, decoder_input: Tensor, targets: Tensor) -> tuple[Tensor, None]:
         """Training: B x T x 1 x D states whose logits predict `targets` (B x T x 1)."""
         states, _ = self.decode(decoder_input, self.encode(source))
         return states.unsqueeze(-2), None
@@ -398,28 +408,27 @@ class LengthPredictor(nn.Module):
         super().__init__()
         self.table = nn.Embedding(settings.max_positions, settings.width)
 
-    def encode(self, body: Body, source: Tensor | PackedSource) -> tuple[Memory, Tensor]:
-        """The encoded source without the LENGTH slots, and B x max_positions log-probabilities of the length."""
-        if isinstance(source, PackedSource):
-            slots = source.with_slots
-            token = self.table.weight[0].expand(len(slots.tokens), -1)
-            embedded = torch.where(source.is_slot[:, None], token, body.embed_source(slots))
-            encoded = body.encoder(body.dropout(embedded), key_mask(slots))
-            at_slots, memory = encoded[source.slot_places], encoded[source.token_places]
-            visible = source.bounds
-        else:
-            batch = source.shape[0]
-            token = self.table.weight[0].expand(batch, 1, -1)
-            embedded = torch.cat([token, body.embed_source(source)], dim=1)
-            mask = memory_mask(source)
-            slot = mask.new_ones(batch, 1, 1, 1)
-            encoded = body.encoder(body.dropout(embedded), torch.cat([slot, mask], dim=3))
-            # The slot stays where it is, unseen by the decoder: to cut it off would be to copy all the rest.
-            at_slots, memory, visible = encoded[:, 0], encoded, torch.cat([~slot, mask], dim=3)
+    @property
+    def token(self) -> Tensor:
+        """The vector of the LENGTH token, which has no position."""
+        return self.table.weight[0]
+
+    def encode(self, body: Body, source: Tensor) -> tuple[Memory, Tensor]:
+        """The encoded source, and B x max_positions log-probabilities of the target length."""
+        batch, visible = source.shape[0], source != PAD
+        embedded = torch.cat([self.token.expand(batch, 1, -1), body.embed_source(source, places(source))], dim=1)
+        slot = visible.new_ones(batch, 1)
+        mask = body.make_mask(as_keys(torch.cat([slot, visible], dim=1)), embedded)
+        encoded = body.encoder(body.dropout(embedded), mask)
+        # The slot stays in the memory, hidden from the decoder: cutting it off would copy all the rest.
+        memory = Memory(body.decoder.project_memory(encoded), torch.cat([~slot, visible], dim=1))
+        return memory, self.predict(encoded[:, 0])
+
+    def predict(self, at_slots: Tensor) -> Tensor:
+        """Log-probabilities of the length from the encoded LENGTH tokens, B x D."""
         with torch.autocast(at_slots.device.type, enabled=False):
             logits = functional.linear(at_slots.float(), self.table.weight.float())
-        logits = torch.cat([torch.full_like(logits[:, :1], -torch.inf), logits[:, 1:]], dim=1)
-        return body.decoder.project_memory(memory, visible), logits.log_softmax(dim=1)
+        return torch.cat([torch.full_like(logits[:, :1], -torch.inf), logits[:, 1:]], dim=1).log_softmax(dim=1)
 
 
 class CMLM(nn.Module):
@@ -433,17 +442,15 @@ class CMLM(nn.Module):
         self.body = Body(settings, source_size, target_size, joint)
         self.length = LengthPredictor(settings)
 
-    def encode(self, source: Tensor | PackedSource) -> tuple[Memory, Tensor]:
+    def encode(self, source: Tensor) -> tuple[Memory, Tensor]:
         """The encoded source, and log-probabilities of the target length."""
         return self.length.encode(self.body, source)
 
-    def decode(self, target: Tensor | Packed, memory: Memory) -> Tensor:
+    def decode(self, target: Tensor, memory: Memory) -> Tensor:
         """States of B x T partly masked target tokens; each sees all the others."""
         return self.body.decode_both_sides(target, memory)
 
-    def output_states(
-        self, source: Tensor | PackedSource, decoder_input: Tensor | Packed, targets: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def output_states(self, source: Tensor, decoder_input: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Training: B x T x 1 x D states whose logits predict `targets`, and length log-probabilities."""
         memory, lengths = self.encode(source)
         return self.decode(decoder_input, memory).unsqueeze(-2), lengths
@@ -476,8 +483,6 @@ class LocalTranslator(nn.Module):
 
     def forward(self, embedded: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
         """One step of the cell."""
-        if can_fuse(cell):
-            return lstm_gates(self.input(embedded), self.recurrent(hidden), cell)
         gates = self.input(embedded) + self.recurrent(hidden)
         enter, forget, candidate, leave = gates.chunk(4, dim=-1)
         cell = forget.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
@@ -502,42 +507,39 @@ class LAT(nn.Module):
         self.length = LengthPredictor(settings)
         self.local = LocalTranslator(settings.width)
 
-    def encode(self, source: Tensor | PackedSource) -> tuple[Memory, Tensor]:
+    def encode(self, source: Tensor) -> tuple[Memory, Tensor]:
         """The encoded source, and log-probabilities of the target length."""
         return self.length.encode(self.body, source)
 
-    def decode(self, target: Tensor | Packed, memory: Memory) -> Tensor:
+    def decode(self, target: Tensor, memory: Memory) -> Tensor:
         """States of B x T partly masked target tokens; each sees all the others."""
         return self.body.decode_both_sides(target, memory)
 
     def local_states(self, states: Tensor, gold: Tensor) -> Tensor:
         """Teacher forcing: the B x T x K x D states that predict `gold` (B x T x K), each from the gold before it."""
-        return torch.stack(self._write(states, gold)[0], dim=-2)
-
-    def pieces(self, states: Tensor) -> Pieces:
-        """Greedy pieces: each step reads the token it chose before; PAD, MASK and <sop> are never chosen."""
-        _, tokens, scores = self._write(states, None)
-        return Pieces(torch.stack(tokens, dim=-1), torch.stack(scores, dim=-1))
-
-    def _write(self, states: Tensor, gold: Tensor | None) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """The K states of each position, and where no tokens are given those chosen, with log-probabilities."""
         hidden, cell = self.local.start(states)
-        previous = torch.full(states.shape[:-1], SOP, device=states.device)
-        outputs, tokens, scores = [], [], []
+        previous, written = self._first_tokens(states), []
         for step in range(self.piece_length):
             hidden, cell = self.local(self.body.embed_local(previous), hidden, cell)
-            outputs.append(hidden)
-            if gold is not None:
-                previous = gold[..., step]
-                continue
+            written.append(hidden)
+            previous = gold[..., step]
+        return torch.stack(written, dim=-2)
+
+    def pieces(self, states: Tensor) -> Pieces:
+        """Greedy pieces: each step reads the token chosen before; PAD, MASK and <sop> are never chosen."""
+        hidden, cell = self.local.start(states)
+        previous, tokens, scores = self._first_tokens(states), [], []
+        for _ in range(self.piece_length):
+            hidden, cell = self.local(self.body.embed_local(previous), hidden, cell)
             score, previous = self.body.best_tokens(self.before_output(hidden), NEVER_WRITTEN)
             tokens.append(previous)
             scores.append(score)
-        return outputs, tokens, scores
+        return Pieces(torch.stack(tokens, dim=-1), torch.stack(scores, dim=-1))
 
-    def output_states(
-        self, source: Tensor | PackedSource, decoder_input: Tensor | Packed, targets: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _first_tokens(self, states: Tensor) -> Tensor:
+        return torch.full(states.shape[:-1], SOP, device=states.device)
+
+    def output_states(self, source: Tensor, decoder_input: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Training: B x T x K x D states whose logits predict `targets`, and length log-probabilities."""
         memory, lengths = self.encode(source)
         return self.local_states(self.decode(decoder_input, memory), targets), lengths
@@ -575,17 +577,12 @@ def top_tokens(logits: Tensor, size: int, forbidden: tuple[int, ...], count: int
 
     The probabilities are those of the whole softmax: what is forbidden cannot win, but keeps its share.
     """
-    if has_kernel(logits, forbidden):
-        return top_tokens_by_kernel(logits, size, forbidden, min(count, size))
     best = allowed_logits(logits, size, forbidden).topk(min(count, size), dim=-1)
     return best.values - logits.float().logsumexp(dim=-1, keepdim=True), best.indices
 
 
 def best_tokens(logits: Tensor, size: int, forbidden: tuple[int, ...] = NEVER_WRITTEN) -> tuple[Tensor, Tensor]:
     """The log-probability and id of the likeliest token that may be written."""
-    if has_kernel(logits, forbidden):
-        values, ids = top_tokens_by_kernel(logits, size, forbidden, 1)
-        return values[..., 0], ids[..., 0]
     best = allowed_logits(logits, size, forbidden).max(dim=-1)
     return best.values - logits.float().logsumexp(dim=-1), best.indices
 

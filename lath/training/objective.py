@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from lath.config import NetworkSettings, ObjectiveSettings, Recipe
-from lath.engine.packed import Packed, PackedSource, PackSizes, make_bounds, pack_places, pack_rows, sentence_numbers
 from lath.model.network import Model
 from lath.text.vocab import EOS, MASK, PAD
 from lath.training.batches import Batch, MicroBatch
@@ -261,9 +260,6 @@ class Losses:
         return self.token + self.length
 
 
-LossParts = Losses  # the name that the packed loss below still uses
-
-
 def loss_share(model: Model, examples: Examples, totals: Totals, objective: ObjectiveSettings) -> Losses:
     """Run the network on a micro-batch (or a whole update) and return its share of the loss."""
     states, length_scores = model.output_states(examples.source, examples.decoder_input, examples.targets)
@@ -311,136 +307,3 @@ def length_loss(scores: Tensor, lengths: Tensor, totals: Totals, objective: Obje
     nll = torch.where(lengths > 0, -scores.gather(1, lengths.clamp(min=1)[:, None])[:, 0], 0.0).sum()
     divisor = totals.tokens if objective.loss == "paper" else totals.masked + totals.visible
     return objective.length_weight * nll / divisor
-
-
-# ---- the fast twin: packed examples, and a loss that never holds all logits -------------------------------------
-
-
-@dataclass(frozen=True)
-class PackedExamples:
-    """Examples end to end in arrays of fixed size (packed.py). N decoder positions, K tokens a piece, R sentences."""
-
-    source: Packed | PackedSource
-    decoder_input: Packed
-    targets: Tensor
-    """N x K."""
-    groups: Tensor
-    """N x K: MASKED, VISIBLE or NO_TARGET."""
-    lengths: Tensor
-    """R: the whole target's length; 0 for an empty sentence."""
-
-
-def pack_examples(examples: Examples, sizes: PackSizes, kind: str) -> PackedExamples:
-    """The same examples without padding, on the same device and without waiting for it."""
-    source_lengths = (examples.source != PAD).sum(dim=1)
-    target_lengths = (examples.decoder_input != PAD).sum(dim=1)
-    bounds = make_bounds(target_lengths, sizes.target, sizes.sentences, sizes.longest)
-
-    def packed(rows: Tensor, fill: int) -> Tensor:
-        return pack_rows(rows, target_lengths, bounds, sizes.target, fill)
-
-    decoder_input = Packed(packed(examples.decoder_input, EOS), pack_places(bounds, sizes.target), bounds)
-    spare = sizes.sentences - len(examples.lengths)
-    return PackedExamples(
-        _pack_source(examples.source, source_lengths, sizes, slots=kind != "AT"),
-        decoder_input,
-        packed(examples.targets, EOS),
-        packed(examples.groups, NO_TARGET),
-        functional.pad(examples.lengths, (0, spare)),
-    )
-
-
-def _pack_source(source: Tensor, lengths: Tensor, sizes: PackSizes, slots: bool) -> Packed | PackedSource:
-    bounds = make_bounds(lengths, sizes.source, sizes.sentences, sizes.longest)
-    if not slots:
-        tokens = pack_rows(source, lengths, bounds, sizes.source, EOS)
-        return Packed(tokens, pack_places(bounds, sizes.source), bounds)
-    # Every sentence, empty ones too, gets a slot in front: sentence r then starts r places later.
-    numbers = torch.arange(sizes.sentences + 1, device=source.device, dtype=torch.int32)
-    wider = bounds + numbers
-    size = sizes.source + sizes.sentences
-    token_numbers = sentence_numbers(bounds, sizes.source).clamp(max=sizes.sentences - 1)
-    token_places = torch.arange(sizes.source, device=source.device) + token_numbers + 1
-    slot_places = wider[:-1].long()
-    is_slot = torch.zeros(size, dtype=torch.bool, device=source.device).index_fill(0, slot_places, True)
-    tokens = pack_rows(source, lengths, bounds, sizes.source, EOS)
-    with_slots = torch.full((size,), EOS, device=source.device).index_put((token_places,), tokens)
-    positions = torch.zeros(size, dtype=torch.long, device=source.device).index_put(
-        (token_places,), pack_places(bounds, sizes.source)
-    )
-    return PackedSource(Packed(with_slots, positions, wider), is_slot, slot_places, token_places, bounds)
-
-
-def packed_loss_share(
-    model: Model, examples: PackedExamples, totals: Totals, objective: ObjectiveSettings, chunk_rows: int
-) -> LossParts:
-    """What `loss_share` computes, on packed examples, with the logits of `chunk_rows` targets in memory at a time."""
-    states, length_scores = model.output_states(examples.source, examples.decoder_input, examples.targets)  # type: ignore[arg-type]
-    weights = token_weights(examples.groups, totals, model.settings.kind, objective)
-    token = chunked_cross_entropy(
-        model.before_output(states).flatten(0, 1),
-        model.body.output_matrix,
-        examples.targets.flatten(),
-        weights.flatten(),
-        objective.label_smoothing,
-        chunk_rows,
-    )
-    if length_scores is None:
-        return LossParts(token, torch.zeros_like(token))
-    return LossParts(token, length_loss(length_scores, examples.lengths, totals, objective))
-
-
-def chunked_cross_entropy(
-    states: Tensor, matrix: Tensor, targets: Tensor, weights: Tensor, smoothing: float, chunk_rows: int
-) -> Tensor:
-    """The weighted sum of smoothed cross-entropies of M x D states against a V x D output matrix.
-
-    Loss and gradient are made chunk by chunk in the forward pass: the weights are known by then, so the gradient of
-    the logits needs nothing that comes later, and at most `chunk_rows` x V logits exist at any time.
-    """
-    if torch.is_autocast_enabled(states.device.type):
-        kind = torch.get_autocast_dtype(states.device.type)
-        states, matrix = states.to(kind), matrix.to(kind)
-    result: Tensor = _ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        states, matrix, targets, weights, smoothing, chunk_rows
-    )
-    return result
-
-
-class _ChunkedCrossEntropy(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, states: Tensor, matrix: Tensor, targets: Tensor, weights: Tensor, smoothing: float, chunk_rows: int
-    ) -> Tensor:
-        total = torch.zeros((), device=states.device)
-        matrix_gradient = torch.zeros_like(matrix, dtype=torch.float32)
-        state_gradients = []
-        for start in range(0, len(states), chunk_rows):
-            rows = slice(start, start + chunk_rows)
-            loss, gradient = _chunk_loss(states[rows] @ matrix.t(), targets[rows], weights[rows], smoothing)
-            gradient = gradient.to(states.dtype)
-            total = total + loss
-            state_gradients.append(gradient @ matrix)
-            matrix_gradient = matrix_gradient + (gradient.t() @ states[rows]).float()
-        ctx.save_for_backward(torch.cat(state_gradients), matrix_gradient.to(matrix.dtype))
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        state_gradient, matrix_gradient = ctx.saved_tensors
-        factor = outer[0]
-        return (state_gradient * factor.to(state_gradient.dtype), matrix_gradient * factor.to(matrix_gradient.dtype),
-                None, None, None, None)  # fmt: skip
-
-
-def _chunk_loss(logits: Tensor, targets: Tensor, weights: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Weighted loss of some rows, and its gradient with respect to their logits."""
-    logits = logits.float()
-    size = logits.shape[1]
-    normaliser = logits.logsumexp(dim=1)
-    right = logits.gather(1, targets[:, None])[:, 0]
-    loss = normaliser - (1 - smoothing) * right - smoothing * logits.mean(dim=1)
-    probabilities = (logits - normaliser[:, None]).exp()
-    hit = torch.arange(size, device=logits.device) == targets[:, None]
-    gradient = (probabilities - smoothing / size - (1 - smoothing) * hit) * weights[:, None]
-    return (loss * weights).sum(), gradient

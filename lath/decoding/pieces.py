@@ -1,0 +1,120 @@
+"""LAT's decoding: write a piece at every position, merge them, mask the least certain tokens, and again.
+
+Section 2.2 of the paper; the merging itself is in merge.py. Each sentence keeps its own length in every pass and
+padding is masked, so a result does not depend on the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lath.config import DecodeSettings, MergeRules
+from lath.decoding.lengths import best_candidates, length_candidates, repeat_rows
+from lath.decoding.masks import mask_count, only_at
+from lath.decoding.merge import Merged, Sentence, merge_pieces, next_input, wrap
+from lath.decoding.results import Decoded, Pass
+from lath.model.network import LAT, Pieces
+from lath.model.padding import pad
+from lath.text.vocab import BOS, EOS, MASK, PAD
+
+MergeRule = Callable[[Sequence[Sequence[int]], Sequence[Sequence[float]], MergeRules], Merged]
+"""How the pieces of one sentence become one text: `merge_pieces`, or a rule of your own with its arguments."""
+
+
+@dataclass(frozen=True)
+class MergeStep:
+    """What is done between two passes of the decoder: the same for every sentence of a batch."""
+
+    rules: MergeRules
+    iteration: int
+    """The pass that wrote the pieces, from 1."""
+    iterations: int
+    """Passes in all; after the last there is no next input."""
+    limit: int
+    """Longest next input, 2 or more: what is longer is cut and ends in EOS."""
+
+
+class MergedPass(NamedTuple):
+    """The result of one pass over one sentence."""
+
+    sentence: Sentence
+    next_input: list[int]
+    """At most as long as the position table."""
+    trace: Pass
+
+
+def decode_pieces(
+    model: LAT, source: Tensor, settings: DecodeSettings, trace: bool = False, merge: MergeRule = merge_pieces
+) -> list[Decoded]:
+    """Translate B x S source tokens (each sentence ends in EOS)."""
+    memory, scores = model.encode(source)
+    candidates, length_scores = length_candidates(scores, settings.length_candidates, settings.extra_length)
+    lengths: list[int] = candidates.tolist()
+    memory = repeat_rows(memory, settings.length_candidates)
+    inputs = [[MASK] * length for length in lengths]
+    passes: list[list[Pass]] = [[] for _ in inputs]
+    sentences: dict[int, Sentence] = {}
+    certainties: dict[int, float] = {}
+    taken = [0] * len(inputs)
+    open_ = set(range(len(inputs)))
+    for iteration in range(1, settings.iterations + 1):
+        if not open_:
+            break
+        target = pad(inputs).to(source.device)
+        written = Pieces(*only_at(target != PAD, model.decode(target, memory), model.pieces))
+        shown = [len(input) for input in inputs]
+        certain = certainty(written.scores, torch.tensor(shown, device=source.device), length_scores).tolist()
+        step = MergeStep(settings.merge_rules, iteration, settings.iterations, model.settings.max_positions)
+        merged = merge_rows(inputs, written, step, merge)
+        for row in sorted(open_):
+            sentence, inputs[row], traced = merged[row]
+            if settings.stop_early and iteration > 1 and sentence.ids == sentences[row].ids:
+                open_.remove(row)
+            sentences[row], certainties[row], taken[row] = sentence, certain[row], iteration
+            if trace:
+                passes[row].append(traced)
+    decoded = [
+        Decoded(ids := sentences[row].ids[1:-1], certainties[row] if ids else -torch.inf, taken[row], traced)
+        for row, traced in enumerate(passes)
+    ]
+    return best_candidates(decoded, settings.length_candidates)
+
+
+def certainty(scores: Tensor, shown: Tensor, length_scores: Tensor) -> Tensor:
+    """R: the mean log-probability of everything that a pass predicted: all tokens of all pieces, and the length.
+
+    R x T x K `scores`, of which the first `shown` positions of each row count, and the length's log-probability.
+    # Departure: neither the paper nor the authors' program chooses among lengths. A merged token keeps the best score
+    # of its proposals, which hides disagreement between pieces: a choice by those scores is worse than none.
+    """
+    inside = torch.arange(scores.shape[1], device=scores.device) < shown[:, None]
+    sums = torch.where(inside[:, :, None], scores.double(), 0.0).sum(dim=(1, 2))
+    return (sums + length_scores) / (shown * scores.shape[2] + 1)
+
+
+def merge_rows(inputs: list[list[int]], written: Pieces, step: MergeStep, merge: MergeRule) -> list[MergedPass]:
+    """Merge each sentence's pieces; unless the pass is the last, also make its next input.
+
+    # Departure: only masks are ever deleted, so text that merges badly can outgrow the position table (`step.limit`).
+    """
+    rules, limit, last = step.rules, step.limit, step.iteration == step.iterations
+    passes: list[MergedPass] = []
+    for shown, tokens, all_scores in zip(
+        inputs, written.tokens.tolist(), written.scores.double().tolist(), strict=True
+    ):
+        pieces, scores = tokens[: len(shown)], all_scores[: len(shown)]
+        merged = merge(pieces, scores, rules)
+        sentence = wrap(merged, len(pieces), bos=BOS, eos=EOS, mask=MASK)
+        traced = Pass(shown, pieces, scores, merged.decisions, sentence.ids)
+        following = sentence.ids
+        if not last:
+            masks = mask_count(len(sentence.ids), step.iteration, step.iterations)
+            following, traced.masked, traced.length_change = next_input(sentence, masks, len(shown), rules, mask=MASK)
+            following = following if len(following) <= limit else [*following[: limit - 1], EOS]
+        passes.append(MergedPass(sentence, following, traced))
+    return passes

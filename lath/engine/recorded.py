@@ -1,0 +1,57 @@
+"""Twin of `PlainDecoder` (decoding/decoder.py) for a GPU: fixed shapes, everything on the device, CUDA graphs.
+
+AT runs in beam.py, CMLM and LAT in passes.py. A trace is made by the plain decoder: a recording cannot report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from torch import Tensor
+
+from lath.config import DecodeSettings
+from lath.decoding.decoder import PlainDecoder
+from lath.decoding.results import Decoded
+from lath.engine.beam import BeamSearch, batch_size
+from lath.engine.passes import Passes
+from lath.model.network import AT, Model
+
+MOST_SETTINGS = 4
+"""Settings that are kept ready at a time: each has recordings of its own."""
+
+
+class RecordedDecoder:
+    """Decoding in fixed shapes; what was recorded for some settings serves all later batches."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._searches: dict[DecodeSettings, BeamSearch | Passes] = {}
+
+    def decode(self, source: Tensor, settings: DecodeSettings, trace: bool = False) -> list[Decoded]:
+        """Translate B x S source tokens (each sentence ends in EOS)."""
+        if trace:
+            return PlainDecoder(self.model).decode(source, settings, trace)
+        return self._search(settings).decode(source)
+
+    def decode_many(self, sources: Iterable[Tensor], settings: DecodeSettings) -> Iterator[list[Decoded]]:
+        """Translate batch after batch, with the device at work on the next while one is given back."""
+        return self._search(settings).decode_many(sources)
+
+    def warm_up(self, settings: DecodeSettings, tokens: int, batch: int) -> None:
+        """Record what batches of this size, of sentences of up to so many tokens, will need."""
+        search = self._search(settings)
+        for width in sorted({search.width(length) for length in range(1, tokens + 2)}):
+            search.prepare(batch_size(batch), width)
+
+    def _search(self, settings: DecodeSettings) -> BeamSearch | Passes:
+        """What decodes with these settings, made at their first use; the batch size makes no difference."""
+        settings = replace(settings, batch_sentences=1)
+        if settings not in self._searches:
+            if len(self._searches) >= MOST_SETTINGS:
+                del self._searches[next(iter(self._searches))]
+            if isinstance(self.model, AT):
+                self._searches[settings] = BeamSearch(self.model, settings.beam, settings.length_penalty)
+            else:
+                self._searches[settings] = Passes(self.model, settings)
+        return self._searches[settings]
