@@ -1,9 +1,8 @@
-"""Distillation on the CPU: `python benchmarks/distill.py TEXT` with text of the source language.
+"""Speed of distillation on the CPU: `python benchmarks/distill.py TEXT`, where TEXT is in the source language.
 
-The same lines through our own beam search and through the same model exported to CTranslate2 (float32 and int8), in
-interleaved rounds of one process. With --model it is a trained AT model; without, a base network with random weights
-whose position table makes every translation end after the same number of tokens, so that all do the same work.
-Prints a card, a table, and one JSON line last.
+Compares lath's beam search with the same model exported to CTranslate2 (float32 and int8), in interleaved rounds of one
+process. Without --model, the model is a base network with random weights whose position table ends every translation
+after the same number of tokens, so all systems do the same work. Prints a header, a table and finally one line of JSON.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ QUANTIZATIONS = ("float32", "int8")
 def measure(
     systems: dict[str, Translator], lines: list[str], batch: int, beam: int, repeats: int
 ) -> list[dict[str, object]]:
-    """Each system's time for all lines, in rounds, by the clock and in CPU time; a first batch is not counted."""
+    """Wall-clock and CPU time of each system for all lines, in rounds; a first batch warms up."""
     seconds: dict[str, list[float]] = {name: [] for name in systems}
     cpu_seconds: dict[str, list[float]] = {name: [] for name in systems}
     outputs: dict[str, list[str]] = {}
@@ -57,21 +56,21 @@ def measure(
 
 
 def median_ratio(ours: list[float], others: list[float]) -> float:
-    """How many times faster the other is, round by round; the median."""
+    """The median over the rounds of how many times faster the other system is."""
     return statistics.median(our / other for our, other in zip(ours, others, strict=True))
 
 
 def main() -> None:
-    """Measure what the command line names."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("text", type=Path, help="source text")
     parser.add_argument("--model", type=Path, help="a trained AT model (default: a base network, random weights)")
     parser.add_argument("--lines", type=int, default=192, help="lines to translate (192)")
     parser.add_argument("--join", type=int, default=1, help="lines of the text that make one line (1)")
     parser.add_argument("--beam", type=int, default=5)
-    parser.add_argument("--batches", type=int, nargs="+", default=[16, 64], help="sentences side by side (16 64)")
-    parser.add_argument("--repeats", type=int, default=3, help="rounds, of which the median counts (3)")
-    parser.add_argument("--tokens", type=int, default=20, help="tokens a translation, random weights (20)")
+    parser.add_argument("--batches", type=int, nargs="+", default=[16, 64], help="batch sizes (16 64)")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds; the median is reported (3)")
+    parser.add_argument("--tokens", type=int, default=20, help="tokens per translation, random weights (20)")
     parser.add_argument(
         "--vocabulary", type=int, default=10_000, help="entries, learnt from the text, random weights (10000)"
     )

@@ -1,9 +1,10 @@
-"""What a second rank buys on a CPU: tokens/s of `lath train` with one rank and with two, one thread each.
+"""Speed-up of a second rank on a CPU: tokens/s of `lath train` with one and two ranks, one thread each.
 
     python benchmarks/ranks.py
 
-Trains a few steps on the demo's text with its recipe. Prints a card, a table, and one line of JSON last. Runs with one
-and two ranks alternate; the median of each counts. The first line of each log, which pays for the start, is left out.
+Trains a few steps on the demo text with the demo recipe. Runs with one and two ranks alternate, and medians are
+reported. The first log entry of each run, which includes start-up, is left out. Prints a header, a table and finally
+one line of JSON.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ import lath
 
 ROOT = Path(__file__).parents[1]
 BAR = 1.5
-"""How many times the tokens/s of one rank two must give."""
+"""The speed-up that two ranks must reach."""
 
 
 def lath_command(*arguments: object, ranks: int = 1) -> None:
-    """Run a lath command in the project's folder, with so many ranks of one thread each."""
+    """Run a lath command in the project folder with this many ranks, one thread each."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, *torchrun, "-m", "lath", *map(str, arguments)]
@@ -36,25 +37,25 @@ def lath_command(*arguments: object, ranks: int = 1) -> None:
 
 
 def speed(recipe: Path, data: Path, run: Path, ranks: int, steps: int) -> float:
-    """Target tokens a second over all logged steps but the first few."""
+    """Target tokens per second over all log entries but the first."""
     every = max(1, steps // 6)
     settings = {"steps": steps, "log_every": every, "validate_every": steps, "keep_best": 1}
     changes = [word for name, value in settings.items() for word in ("--set", f"train.{name}={value}")]
     lath_command("train", recipe, data, run, "--device", "cpu", *changes, ranks=ranks)
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     counted = [line for line in lines if "tokens_per_second" in line][1:]
-    # Each line is the mean over the same number of steps, so of about as many tokens: the harmonic mean is the whole's.
+    # Entries cover about the same number of tokens, so the harmonic mean is the overall speed.
     return statistics.harmonic_mean([line["tokens_per_second"] for line in counted])
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(
         description="Time training with one and two ranks on a CPU.", epilog="example: python benchmarks/ranks.py"
     )
     parser.add_argument("--recipe", type=Path, default=ROOT / "recipes/demo.toml", help="recipe (default: the demo's)")
     parser.add_argument("--steps", type=int, default=36, help="steps of each run (default 36)")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each, of which the median counts (default 3)")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each; the median is reported (default 3)")
     options = parser.parse_args()
 
     signature = f"train|{options.recipe.stem}|cpu|threads:1|torch:{torch.__version__}|lath:{lath.__version__}"
@@ -72,7 +73,7 @@ def main() -> None:
     for ranks, found in speeds.items():
         print(f"{ranks:5d} {medians[ranks]:10,.0f} {min(found):10,.0f} {max(found):10,.0f}")
     gain = medians[2] / medians[1]
-    print(f"\n2 ranks: {gain:.2f} times the tokens/s of 1 (bar {BAR})")
+    print(f"\n2 ranks: {gain:.2f} times the tokens/s of 1 (required: {BAR})")
     card = {"signature": signature, "cpus": os.cpu_count(), "steps": options.steps, "repeats": options.repeats}
     rounded = {str(ranks): [round(one, 1) for one in found] for ranks, found in speeds.items()}
     print(json.dumps({"benchmark": "ranks", **card, "bar": BAR, "gain": round(gain, 3), "tokens_per_second": rounded}))

@@ -1,7 +1,7 @@
-"""Training speed on real text: `python benchmarks/train.py DATA ...` with directories of `lath prepare`.
+"""Training speed: `python benchmarks/train.py DATA ...`, where DATA was written by `lath prepare`.
 
-For each directory, kind and engine, some updates through the same `update` that `lath train` calls, after a warm-up
-that is timed apart (compilation is in it). Prints a card, a table, and one JSON line last.
+Times updates for each directory, kind and engine, with the `update` function of `lath train`. The warm-up, which
+includes compilation, is reported separately. Prints a header, a table and finally one line of JSON.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ import lath
 from lath.config import Recipe, load_recipe, merge_overrides, recipe_from_tree
 from lath.devices import choose_device
 from lath.text.corpus import Corpus
+from lath.trainer import choose_engine
 from lath.training.batches import make_batch, plan_epoch
 from lath.training.flops import peak_flops, update_flops
-from lath.training.loop import build_learner, update
+from lath.training.learner import build_learner
+from lath.training.loop import update
 
 WARM_UP = 5
 
@@ -43,11 +45,11 @@ class Row:
 
 
 def measure(data: Path, recipe: Recipe, device: torch.device, steps: int) -> Row:
-    """Train for some steps and count real target tokens."""
+    """Train for some steps and count the target tokens, without padding."""
     corpus = Corpus.open(data, "train")
     settings = recipe.train
     plan = plan_epoch(corpus.source_lengths, corpus.target_lengths, settings.step_tokens, settings.seed, epoch=0)
-    learner = build_learner(recipe, data, device)
+    learner = choose_engine(build_learner(recipe, data, device), corpus)
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -84,11 +86,11 @@ def measure(data: Path, recipe: Recipe, device: torch.device, steps: int) -> Row
 
 
 def main() -> None:
-    """Measure what the command line names."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("data", type=Path, nargs="+")
     parser.add_argument(
-        "--recipe", type=Path, help="TOML recipe; default: the base network, 32,000 tokens a step, bf16"
+        "--recipe", type=Path, help="TOML recipe; default: the base network, 32,000 tokens per step, bf16"
     )
     parser.add_argument("--kinds", nargs="+", default=["LAT", "CMLM", "AT"])
     parser.add_argument("--engines", nargs="+", default=["plain", "packed"])

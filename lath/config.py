@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import math
 import tomllib
 import types
@@ -25,42 +26,40 @@ Kind = Literal["AT", "CMLM", "LAT"]
 
 @dataclass(frozen=True)
 class DataSettings:
-    """Where the parallel text is and which pairs are used. Paths are relative to the current directory."""
+    """The parallel text and the filters applied to it. Paths are relative to the current directory."""
 
     source_language: str = ""
-    """Two-letter code of the language translated from."""
+    """Two-letter code of the source language."""
     target_language: str = ""
-    """Two-letter code of the language translated into."""
+    """Two-letter code of the target language."""
     train_source: str = ""
-    """Line-aligned training text, source side: plain, .gz or .xz."""
+    """Training text, source side: plain, .gz or .xz, aligned line by line with train_target."""
     train_target: str = ""
-    """Line-aligned training text, target side."""
+    """Training text, target side."""
     valid_source: str = ""
-    """Held-out text, source side, for the validation loss."""
+    """Validation text, source side."""
     valid_target: str = ""
-    """Held-out text, target side."""
+    """Validation text, target side."""
     max_length: int = 128
-    """Longest sentence in tokens, either side; longer pairs are left out of training and counted."""
+    """Maximum tokens per sentence on either side; longer pairs are dropped."""
     max_ratio: float = 3.0
-    """Pairs whose longer side has over this many times the tokens of the shorter, and 8 more, are left out."""
+    """Pairs are dropped when one side has more than this many times the tokens of the other and over 8 tokens more."""
 
 
 @dataclass(frozen=True)
 class VocabSettings:
-    """How text becomes tokens."""
+    """How text is split into tokens."""
 
     kind: Literal["sentencepiece", "subword-nmt"] = "sentencepiece"
-    """SentencePiece BPE on raw text with byte fallback, or subword-nmt codes on text that is tokenised already."""
+    """SentencePiece BPE with byte fallback on raw text, or subword-nmt BPE on tokenised text."""
     size: int = 32000
-    """Number of entries, specials and bytes included (sentencepiece); merges to learn (subword-nmt without codes)."""
+    """sentencepiece: entries, including special tokens and bytes; subword-nmt without codes: merges to learn."""
     joint: bool = True
-    """One vocabulary for both languages; false trains one for each side."""
+    """One vocabulary for both languages; false learns one per side."""
     source_codes: str = ""
-    """subword-nmt: the codes file of the source side (of both sides when target_codes is empty)."""
+    """subword-nmt: codes file of the source side, and of both sides if target_codes is empty."""
     target_codes: str = ""
-    """subword-nmt: the codes file of the target side when it has its own."""
-    sample_lines: int = 1_000_000
-    """At most this many lines of the corpus, evenly spread, are read to learn the vocabulary."""
+    """subword-nmt: codes file of the target side."""
 
 
 @dataclass(frozen=True)
@@ -89,25 +88,26 @@ class NetworkSettings:
 
 @dataclass(frozen=True)
 class ObjectiveSettings:
-    """What the network is trained on (section 2.3)."""
+    """The training objective (section 2.3)."""
 
     loss: Literal["official", "paper"] = "official"
-    """Group means weighted 1 - alpha and alpha, or one sum with weights 1 and alpha (normalised by tokens)."""
+    """official: the mean over masked targets times 1 - alpha plus the mean over visible ones times alpha, as in the
+    authors' program. paper: a sum over all targets divided by the target tokens, with weight 1 for tokens that do not
+    appear in the decoder input (masked or deleted) and alpha for the others."""
     alpha: float = 0.1
-    """Weight of tokens that are visible in the decoder input (LAT)."""
+    """Weight of the targets that are visible in the decoder input (LAT)."""
     label_smoothing: float = 0.1
-    """Share of the target probability spread over the whole vocabulary."""
+    """Share of the target probability spread evenly over the vocabulary."""
     deletion_rate: float = 0.15
-    """Up to about this share of the target's words is deleted from the decoder input (LAT)."""
+    """Words deleted from the decoder input, as a share of the target's words: a random number up to this (LAT)."""
     delete_from_short: bool = False
-    """Let deletions reach the whole share, and one word where that is less: otherwise up to 9 words never lose one."""
+    """Delete up to the whole share, and up to one word of any sentence. The default, as in the authors' program, stops
+    one word short, so sentences of up to 9 words never lose a word."""
     insertion_rate: float = 0.0
-    """Up to this share of the target's words, and one at the least, has a mask too many before it in the decoder
-    input (LAT); 0 inserts none. It helps short sentences; with 0.15 long ones came out too short."""
-    deleted_as_masked: bool = False
-    """Give deleted tokens the weight of masked ones; the authors' program follows the mask draw alone."""
+    """Extra masks inserted into the decoder input, as a share of the target's words: a random number up to this, or up
+    to one in short sentences (LAT); 0 inserts none. It helps short sentences; at 0.15 long ones came out too short."""
     mask_everything: bool = False
-    """Let the number of masks reach the whole sentence, as in the first pass of decoding."""
+    """Allow all positions to be masked, as in the first pass of decoding (LAT)."""
     length_weight: float = 1.0
     """Factor on the length loss."""
 
@@ -119,55 +119,47 @@ class TrainSettings:
     steps: int = 300_000
     """Optimiser updates."""
     step_tokens: int = 128_000
-    """Target tokens of one update, summed over micro-batches and devices."""
+    """Target tokens per update, summed over micro-batches and devices."""
     micro_batch_tokens: int = 16_000
-    """Padded tokens (the longer side) of one forward pass; the result does not depend on it."""
+    """Padded tokens (of the longer side) per forward pass; a matter of memory, the result does not depend on it."""
     learning_rate: float = 5e-4
-    """Peak of the schedule."""
+    """Peak learning rate."""
     warmup_steps: int = 10_000
-    """Linear warm-up from 1e-7."""
+    """Steps of linear warm-up from 1e-7."""
     schedule: Literal["inverse_sqrt", "linear"] = "inverse_sqrt"
-    """After the warm-up: the inverse square root of the step, as in the paper, or a line down to 0 at the last step."""
+    """After the warm-up: inverse square root of the step, as in the paper, or linear decay to 0 at the last step."""
     start_from: str = ""
-    """A model directory, the teacher's for example, whose weights a new run begins with wherever name and shape fit."""
-    only: str = ""
-    """Beginnings of the names of the weights to learn, as in "body.decoder local"; the others stay as start_from has
-    them. Empty learns all."""
+    """Model directory, such as the teacher's, that initialises every weight whose name and shape match."""
     adam_beta1: float = 0.9
-    """Adam's decay of the mean."""
+    """Adam: decay of the first moment."""
     adam_beta2: float = 0.999
-    """Adam's decay of the square."""
+    """Adam: decay of the second moment."""
     adam_epsilon: float = 1e-6
-    """Adam's epsilon."""
+    """Adam: epsilon."""
     weight_decay: float = 0.01
-    """Decoupled, on all parameters."""
+    """Decoupled weight decay, on all parameters."""
     clip_norm: float = 25.0
-    """Gradients are scaled down to this norm; 0 never clips."""
+    """Maximum gradient norm; 0 turns clipping off."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16 runs the forward pass under autocast; weights stay fp32."""
     engine: Literal["auto", "plain", "packed"] = "auto"
-    """plain pads and runs eagerly; packed lays sentences end to end and compiles; auto packs on a GPU in bf16."""
+    """plain: padded micro-batches, eager. packed: sentences end to end, compiled. auto: packed on a GPU with bf16,
+    otherwise plain."""
     seed: int = 1
-    """Decides initial weights, the order of the corpus, masks and dropout."""
+    """Seed of the initial weights, the order of the corpus, masks and dropout."""
     validate_every: int = 1000
-    """Steps between validations; each writes a checkpoint."""
+    """Steps between validations; each validation writes a checkpoint."""
     keep_best: int = 5
-    """Checkpoints kept, the best by stop_by; the model is a mean of some of them unless average says otherwise."""
+    """Best checkpoints to keep. The model is the average of the best one, two, ... of them, whichever average validates
+    best."""
     log_every: int = 100
-    """Steps between lines of log.jsonl."""
+    """Steps between entries in log.jsonl."""
     tensorboard: bool = False
-    """Also write what is logged for TensorBoard, under RUN/tensorboard (needs the extra logs)."""
+    """Also write the log for TensorBoard, to RUN/tensorboard (needs the extra `logs`)."""
     stop_by: Literal["loss", "bleu"] = "loss"
-    """What validations are ranked by: their loss, or BLEU of up to 200 validation sentences translated each time."""
+    """What ranks validations: the validation loss, or BLEU on up to 200 translated validation sentences."""
     patience: int = 0
-    """Stop when this many validations in a row have brought nothing better; 0 trains all steps."""
-    spike_factor: float = 0.0
-    """Stop when the loss of a log line exceeds the lowest earlier one by this factor, after warm-up; 0 never does."""
-    average: Literal["best", "ema"] = "best"
-    """The final model: the mean of the best checkpoints, of as many as validate best together, or the best of a moving
-    average kept while training."""
-    ema_decay: float = 0.999
-    """Share of the moving average kept at each step (average = "ema"); lower in the first steps."""
+    """Stop after this many validations without improvement; 0 trains all steps."""
 
 
 @dataclass(frozen=True)
@@ -369,14 +361,14 @@ Requirements = list[tuple[bool, str]]
 
 
 def check_recipe(recipe: Recipe, where: str) -> None:
-    """Refuse settings that cannot work, alone or together."""
+    """Raise a `UserError` for settings that cannot work, alone or together."""
     data, network, objective, train = recipe.data, recipe.network, recipe.objective, recipe.train
     longest = data.max_length + 2  # with begin and end
     inserted = math.ceil(objective.insertion_rate * data.max_length)
     requirements: Requirements = [
         (data.max_length >= 1, "data: max_length must be at least 1"),
         (data.max_ratio >= 1, "data: max_ratio must be at least 1"),
-        (min(recipe.vocab.size, recipe.vocab.sample_lines) >= 1, "vocab: size and sample_lines must be at least 1"),
+        (recipe.vocab.size >= 1, "vocab: size must be at least 1"),
         (
             min(network.width, network.heads, network.feedforward) >= 1,
             "network: width, heads and feedforward must be at least 1",
@@ -398,7 +390,8 @@ def check_recipe(recipe: Recipe, where: str) -> None:
         (
             longest + inserted < network.max_positions,
             f"data.max_length {data.max_length} with up to {inserted} inserted masks does not fit "
-            f"network.max_positions {network.max_positions}; set that to {longest + inserted + 1} or more",
+            f"network.max_positions {network.max_positions}; "
+            f"set network.max_positions to {longest + inserted + 1} or more",
         ),
         (
             not objective.delete_from_short or objective.deletion_rate > 0,
@@ -410,10 +403,6 @@ def check_recipe(recipe: Recipe, where: str) -> None:
             0 <= train.adam_beta1 < 1 and 0 <= train.adam_beta2 < 1 and train.adam_epsilon > 0,
             "train: adam_beta1 and adam_beta2 must be at least 0 and below 1, adam_epsilon above 0",
         ),
-        (
-            not train.only or bool(train.start_from),
-            "train: only leaves weights as they are, so start_from must say where they come from",
-        ),
         (train.weight_decay >= 0 and train.clip_norm >= 0, "train: weight_decay and clip_norm must not be negative"),
         (
             min(train.warmup_steps, train.validate_every, train.log_every, train.keep_best) >= 1,
@@ -421,14 +410,9 @@ def check_recipe(recipe: Recipe, where: str) -> None:
         ),
         (train.patience >= 0, "train: patience must not be negative"),
         (
-            train.spike_factor == 0 or 1 < train.spike_factor < math.inf,
-            "train: spike_factor must be above 1, or 0 to switch it off",
-        ),
-        (0 <= train.ema_decay < 1, "train: ema_decay must be at least 0 and below 1"),
-        (
             min(train.step_tokens, train.micro_batch_tokens) >= longest,
-            f"train: step_tokens and micro_batch_tokens must hold one sentence of data.max_length + 2 = "
-            f"{longest} tokens",
+            f"train: step_tokens and micro_batch_tokens must be at least data.max_length + 2 = {longest}, "
+            f"the longest sentence",
         ),
     ]
     _require(requirements, where)
@@ -452,6 +436,33 @@ def _require(requirements: Requirements, where: str) -> None:
     for fits, message in requirements:
         if not fits:
             raise UserError(f"{where}: {message}")
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The settings that differ from the defaults, as a recipe that `load_recipe` reads back.
+
+    >>> print(to_toml(Recipe(network=NetworkSettings(kind="AT"), train=TrainSettings(steps=100))), end="")
+    [network]
+    kind = "AT"
+    <BLANKLINE>
+    [train]
+    steps = 100
+    """
+    defaults = to_tree(Recipe())
+    sections: list[str] = []
+    for name, settings in to_tree(recipe).items():
+        changed = {key: value for key, value in settings.items() if value != defaults[name][key]}
+        if changed:
+            lines = [f"{key} = {_toml_value(value)}" for key, value in changed.items()]
+            sections.append("\n".join([f"[{name}]", *lines]) + "\n")
+    return "\n".join(sections)
+
+
+def _toml_value(value: str | bool | int | float) -> str:
+    if isinstance(value, str):
+        # JSON escapes as TOML does, except that TOML also forbids a bare DEL.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def to_tree(settings: Any) -> dict[str, Any]:

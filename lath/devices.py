@@ -1,4 +1,4 @@
-"""Where "auto" is decided, once: device, precision, engine, threads, batch size, and whether Triton is there."""
+"""Where "auto" is decided, once: device, precision, engine, threads, batch size, ranks, and whether Triton is there."""
 
 from __future__ import annotations
 
@@ -33,6 +33,23 @@ def choose_device(name: str) -> torch.device:
         torch.backends.cuda.enable_cudnn_sdp(False)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(f"device {name}: this machine has {torch.cuda.device_count()} GPUs, the first is cuda:0")
+    return device
+
+
+def rank_device(name: str, local_rank: int) -> torch.device:
+    """The device of one of several ranks on this machine: a GPU of its own, or the CPU."""
+    device = choose_device(name)
+    if device.type == "cpu":
+        return device
+    if device.index is not None:
+        raise UserError(f"device {name}: under torchrun every rank uses its own GPU; use --device cuda")
+    if local_rank >= torch.cuda.device_count():
+        raise UserError(
+            f"local rank {local_rank} has no GPU, this machine has {torch.cuda.device_count()}; "
+            f"start one rank per GPU with torchrun --nproc-per-node, or use --device cpu"
+        )
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
     return device
 
 

@@ -42,30 +42,27 @@ def run_prepare(arguments: argparse.Namespace) -> None:
 
 def run_train(arguments: argparse.Namespace) -> None:
     """A data directory to a model."""
-    from lath.training.loop import train
-    from lath.training.ranks import join_world
+    from lath.trainer import train
+    from lath.training.ranks import is_first_rank
 
-    with join_world(arguments.device) as (world, device):
-        recipe = load_recipe(arguments.recipe, arguments.overrides)
-        text = arguments.recipe.read_text(encoding="utf-8")
-        finished = train(recipe, text, arguments.data, arguments.run_directory, device, arguments.resume, world)
-        if world.first:
-            print(finished)
+    recipe = load_recipe(arguments.recipe, arguments.overrides)
+    model = train(recipe, arguments.data, arguments.run_directory, device=arguments.device, resume=arguments.resume)
+    if is_first_rank():
+        print(model)
 
 
 def run_distill(arguments: argparse.Namespace) -> None:
     """A source text to its translation by a teacher."""
-    model = find_model(arguments.model)
     from lath.distill import distill
-    from lath.training.ranks import join_world
-    from lath.translator import load, preferred_device
+    from lath.training.ranks import is_first_rank
 
-    with join_world(preferred_device(model, arguments.device)) as (world, device):
-        options = _decode_options(arguments.overrides)
-        translator = load(model, str(device), arguments.precision, arguments.engine)
-        lines = distill(translator, model, arguments.source, arguments.out, world=world, **options)
-        if world.first:
-            print(f"{arguments.out}: {lines} lines")
+    device, precision, engine = arguments.device, arguments.precision, arguments.engine
+    options = _decode_options(arguments.overrides)
+    lines = distill(
+        arguments.model, arguments.source, arguments.out, device=device, precision=precision, engine=engine, **options
+    )
+    if is_first_rank():
+        print(f"{arguments.out}: {lines} lines")
 
 
 def run_average(arguments: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Tiny models, trained once in each worker: as fast as reading them from a neighbour, and nothing to lock."""
+"""Tiny models, trained once per test worker: as fast as sharing them between workers, and without locks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lath.decoding.decoder import PlainDecoder
 from lath.model.directory import LoadedModel, load_model
 from lath.text.corpus import prepare
 from lath.text.vocab import Vocab
-from lath.training.loop import train
+from lath.trainer import train
 from lath.translator import Translator, load
 
 torch.set_num_threads(1)
@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 
 class SpelledVocab:
-    """A vocabulary whose text is the numbers of its tokens, so that no two outputs look alike."""
+    """A vocabulary that decodes to token ids, so that different outputs never look the same."""
 
     def __init__(self, vocab: Vocab) -> None:
         self.vocab, self.size = vocab, vocab.size
@@ -55,7 +55,7 @@ def toy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def small_recipe(folder: Path, kind: str) -> Recipe:
-    """Just enough to have two checkpoints; the model knows next to nothing."""
+    """Just enough steps for two checkpoints; the model has learnt almost nothing."""
     return toy_recipe(folder, kind, steps=20, validate_every=10, keep_best=2, log_every=5, step_tokens=300)
 
 
@@ -66,7 +66,7 @@ def toy_run(toy_folder: Path) -> Runs:
     def run(kind: str) -> Path:
         directory = toy_folder / f"run-{kind}"
         if not directory.exists():
-            train(small_recipe(toy_folder, kind), "", toy_folder / "data", directory, CPU)
+            train(small_recipe(toy_folder, kind), toy_folder / "data", directory, device="cpu")
         return directory
 
     return run
@@ -80,7 +80,7 @@ def trained(toy_run: Runs) -> Translators:
 
 @pytest.fixture(scope="session")
 def wild(toy_run: Runs) -> Translators:
-    """An untrained model of each kind that has something different to say everywhere, in numbers."""
+    """A random model of each kind whose output differs from position to position, decoded to token ids."""
 
     def make(kind: str) -> Translator:
         loaded = load_model(toy_run(kind) / "model", CPU)
@@ -99,11 +99,11 @@ def wild(toy_run: Runs) -> Translators:
 
 @pytest.fixture
 def model_copy(toy_run: Runs, tmp_path: Path) -> Path:
-    """A model directory (LAT) that a test may spoil."""
+    """A model directory (LAT) that a test may damage."""
     return Path(shutil.copytree(toy_run("LAT") / "model", tmp_path / "model"))
 
 
 @pytest.fixture
 def few_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A throughput of as many batches as the sentences fill; how many at least is told by test_sentences.py."""
+    """Measure throughput on as few batches as the sentences fill; test_sentences.py tests the usual minimum."""
     monkeypatch.setattr("lath.analysis.sentences.FEWEST_BATCHES", 1)

@@ -26,9 +26,18 @@ import lath.model.bundled
 import lath.model.compress
 import lath.model.directory
 import lath.text.corpus
+import lath.training.checkpoints
 import lath.translator
 from lath.cli import build_parser, main, verb_parsers
-from lath.config import BenchSettings, CompressSettings, ExportSettings, ShortlistSettings, TrainSettings, to_tree
+from lath.config import (
+    BenchSettings,
+    CompressSettings,
+    ExportSettings,
+    ShortlistSettings,
+    TrainSettings,
+    load_recipe,
+    to_tree,
+)
 
 ROOT = Path(__file__).parents[1]
 VERBS = (
@@ -144,7 +153,7 @@ def test_from_text_to_scores(recipe: Path, toy_folder: Path, tmp_path: Path, cap
     ]
 
     assert ok(capsys, "train", recipe, data, run, "--device", "cpu") == f"{run / 'model'}\n"
-    assert (run / "recipe.toml").read_text(encoding="utf-8") == recipe.read_text(encoding="utf-8")
+    assert load_recipe(run / "recipe.toml") == load_recipe(recipe)
     assert ok(capsys, "show", run).splitlines()[-1] == "  finished"
 
     best = ok(capsys, "average", run, tmp_path / "best", "--best", 1)
@@ -705,7 +714,7 @@ def test_what_exists_is_never_overwritten(
     with nothing_left_behind(tmp_path):
         assert refused(capsys, "prepare", recipe, out) == exists
         assert refused(capsys, "train", recipe, toy_folder / "data", out) == (
-            f"{out}: exists already; add --resume to go on with it, or choose another name"
+            f"{out}: exists already; add --resume to continue it, or choose another name"
         )
         assert refused(capsys, "average", toy_run("AT"), out) == exists
         assert refused(capsys, "distill", toy_run("AT") / "model", text, out) == exists
@@ -737,11 +746,11 @@ def test_a_run_is_resumed_with_its_own_recipe_only(
     with nothing_left_behind(tmp_path):
         changes = ["--set", "train.learning_rate=0.1", "--set", "network.width=32", "--set", "train.steps=5"]
         assert refused(capsys, "train", recipe, data, run, "--resume", *changes) == (
-            f"{run}: was started with another network.width, learning_rate; resume with the recipe it was started "
+            f"{run}: was started with a different network.width, learning_rate; resume with the recipe it was started "
             f"with ({run / 'recipe.toml'}), or start a new run"
         )
         assert refused(capsys, "train", recipe, data, tmp_path / "other", "--resume") == (
-            f"{tmp_path / 'other'}: nothing to resume, it is no run directory; leave --resume out to start it"
+            f"{tmp_path / 'other'}: not a run directory, so it cannot be resumed; remove --resume to start a new run"
         )
 
 
@@ -766,18 +775,18 @@ def test_a_full_disk_while_saving_a_checkpoint_loses_no_other(
     recipe: Path, toy_folder: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, run = toy_folder / "data", tmp_path / "run"
-    save, saved = lath.model.directory.save_tensors, []
+    save, saved = lath.training.checkpoints.save_tensors, []
 
     def save_some(weights: Any, path: Path) -> None:
         saved.append(path)
         full() if len(saved) > 3 else save(weights, path)  # the second checkpoint's optimiser
 
-    monkeypatch.setattr(lath.model.directory, "save_tensors", save_some)
+    monkeypatch.setattr(lath.training.checkpoints, "save_tensors", save_some)
     message = refused(capsys, "train", recipe, data, run)
     where = run / "checkpoints" / "step-8"
     assert message == f"disk full while writing {where}: free some space and run the same command again"
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-4"]
-    monkeypatch.setattr(lath.model.directory, "save_tensors", save)
+    monkeypatch.setattr(lath.training.checkpoints, "save_tensors", save)
     ok(capsys, "train", recipe, data, run, "--resume")
     log = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [entry["step"] for entry in log if "loss" in entry] == list(range(1, 13))
@@ -909,7 +918,7 @@ def test_training_is_saved_at_ctrl_c_and_goes_on(
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, b"")
     stopped = re.fullmatch(
-        r"lath: stopped at step (\d+), which is saved; go on with the same command and --resume\n", err.decode()
+        r"lath: stopped at step (\d+) and saved; run the same command with --resume to continue\n", err.decode()
     )
     assert stopped
     step = int(stopped[1])

@@ -1,39 +1,38 @@
-"""Two invented languages that a tiny model learns in seconds, and the way to train on them."""
+"""Two invented languages that a tiny model learns in seconds, and how to train on them."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from lath.config import Recipe, recipe_from_tree
 from lath.text.corpus import prepare
-from lath.training.loop import train
+from lath.trainer import train
 
 Language = Callable[[random.Random], list[tuple[str, str]]]
 
-# Twelve source words; some become two target words, so lengths must be learnt as well.
+# Twelve source words; some have a translation of two words, so lengths must be learnt as well.
 WORDS = ["ba", "ko", "mi", "tu", "re", "sa", "lo", "ni", "pe", "du", "fa", "gu"]
 RENDERED = ["ark", "oak", "elm", "ash", "fir", "yew", "bay", "nut", "plum pea", "lime rye", "date oat", "sage hop"]
 
-# Each phrase has two equally right renderings, the multimodality that NAT suffers from; what joins them has one.
+# Each phrase has two equally good translations, the multimodality problem of NAT; each conjunction has one.
 FIRST = ["fox", "cat", "dog", "hen", "cow", "pig", "ram", "bee"]
 SECOND = ["one ant", "two bat", "six cod", "ten doe", "low eel", "hot fly", "new gnu", "raw hog"]
 JOINTS = {"ke": "and", "wo": "but", "ya": "or"}
 
 
 def plain_pairs(random_: random.Random) -> list[tuple[str, str]]:
-    """Word by word, in the same order; no word twice, for LAT's official rules lose a doubled word."""
+    """Word by word, in the same order. No word twice, because LAT's official rules merge repeated words."""
     chosen = random_.sample(range(len(WORDS)), random_.randint(2, 5))
     return [(" ".join(WORDS[c] for c in chosen), " ".join(RENDERED[c] for c in chosen))]
 
 
 def ambiguous_pairs(random_: random.Random) -> list[tuple[str, str]]:
-    """Phrases with a joining word behind each; the sentence twice, every phrase once in each rendering.
+    """Phrases, each followed by a conjunction. The sentence comes twice, each phrase once in each translation.
 
-    Twice, so that neither rendering is the commoner one: else every position would lean the same way.
+    So neither translation is more frequent; otherwise all positions would prefer the same one.
     """
     source: list[str] = []
     targets: tuple[list[str], list[str]] = [], []
@@ -47,7 +46,7 @@ def ambiguous_pairs(random_: random.Random) -> list[tuple[str, str]]:
 
 
 def ambiguous_right(source: str, hypothesis: str) -> bool:
-    """Whether every phrase is in one of its renderings, unmixed, and every joining word in its place."""
+    """Whether every phrase has one of its translations, unmixed, and every conjunction is in its place."""
     rest = hypothesis
     for word in source.split():
         renderings = (JOINTS[word],) if word in JOINTS else (FIRST[WORDS.index(word)], SECOND[WORDS.index(word)])
@@ -90,7 +89,12 @@ def toy_recipe(folder: Path, kind: str, language: Language = plain_pairs, **trai
     )  # fmt: skip
 
 
+def with_train(recipe: Recipe, **changes: object) -> Recipe:
+    """The recipe with other settings of the section train."""
+    return dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **changes))  # type: ignore[arg-type]
+
+
 def train_toy(folder: Path, recipe: Recipe) -> Path:
     """Prepare and train; returns the model directory."""
     prepare(recipe, folder / "data")
-    return train(recipe, "", folder / "data", folder / "run", torch.device("cpu"))
+    return train(recipe, folder / "data", folder / "run", device="cpu")

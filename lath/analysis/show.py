@@ -12,19 +12,12 @@ from lath.config import Recipe, load_recipe, recipe_from_tree, to_tree
 from lath.decoding.merge import Decision
 from lath.decoding.results import Pass
 from lath.errors import UserError
-from lath.model.directory import (
-    CARD,
-    CONFIG,
-    EXPORTED,
-    best_checkpoints,
-    is_exported,
-    list_checkpoints,
-    read_info,
-)
+from lath.model.directory import CARD, CONFIG, EXPORTED, is_exported, read_info
 from lath.text.corpus import DATA_INFO, read_data_info
 from lath.text.vocab import MASK, Vocab
-from lath.training.log import Entry, log_entries, training_words, validation_costs
-from lath.training.stopping import out_of_patience
+from lath.training.checkpoints import best_checkpoints, list_checkpoints
+from lath.training.log import Entry, log_entries, training_words
+from lath.training.ranking import out_of_patience, validation_costs
 from lath.translator import Hypothesis
 
 

@@ -21,7 +21,7 @@ from lath.engine.cross_entropy import chunked_cross_entropy
 from lath.engine.packed_attention import attend_in_sentences
 from lath.model.network import AT, LAT, Model
 from lath.text.vocab import EOS, PAD
-from lath.training.objective import NO_TARGET, Examples, LossParts, Totals, length_loss, token_weights
+from lath.training.objective import NO_TARGET, Examples, Losses, Totals, length_loss, token_weights
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def packed_output_states(model: Model, examples: PackedExamples) -> tuple[Tensor
 
 def packed_loss_share(
     model: Model, examples: PackedExamples, totals: Totals, objective: ObjectiveSettings, chunk_rows: int
-) -> LossParts:
+) -> Losses:
     """What `loss_share` computes, on packed examples, with the logits of `chunk_rows` targets in memory at a time."""
     states, length_scores = packed_output_states(model, examples)
     weights = token_weights(examples.groups, totals, model.settings.kind, objective)
@@ -242,5 +242,5 @@ def packed_loss_share(
         chunk_rows,
     )
     if length_scores is None:
-        return LossParts(token, torch.zeros_like(token))
-    return LossParts(token, length_loss(length_scores, examples.lengths, totals, objective))
+        return Losses(token, torch.zeros_like(token))
+    return Losses(token, length_loss(length_scores, examples.lengths, totals, objective))

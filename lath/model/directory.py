@@ -1,18 +1,13 @@
-"""Model directories and training checkpoints on disk: save, load, average.
+"""Model directories on disk: save and load.
 
-A model directory is all that translation needs: `config.json`, `model.safetensors`, the vocabulary and a card. Its
-weights are float32, or in fewer bytes (storage.py) where config.json says so.
-A checkpoint directory is all that an exact resume needs: `model.safetensors`, `optimizer.safetensors`, `state.json`,
-and `unaveraged.safetensors` where the model is a moving average.
-Both are written beside their final name and renamed: whole or absent. docs/formats.md has every field.
+A model directory holds what translation needs: `config.json`, `model.safetensors`, the vocabulary and a model card. The
+weights are float32, or compressed (storage.py) if config.json says so. It is written under a temporary name and
+renamed, so it is whole or absent. docs/formats.md describes every field.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,18 +23,14 @@ from lath.files import whole_directory
 from lath.model.network import KINDS, PIECE_LOGIT_SCALE, Model
 from lath.model.storage import FULL, SMALLER, restore
 from lath.text.vocab import Vocab, load_vocabs, save_vocabs
-from lath.training.ema import MovingAverage
 
 FORMAT = 2
 """Of config.json. Format 1 (lath 0.1) still loads."""
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
-OPTIMIZER, STATE, STATE_FORMAT = "optimizer.safetensors", "state.json", 1
 SHORTLIST = "shortlist.safetensors"
 """The shortlist of a model directory that has one (`lath shortlist`)."""
 EXPORTED = "lath"
 """The folder of an exported directory (`lath export`) that holds a model directory without weights."""
-UNAVERAGED = "unaveraged.safetensors"
-"""The weights that training goes on with, where WEIGHTS holds their moving average."""
 
 
 @dataclass(frozen=True)
@@ -227,168 +218,3 @@ def fill_weights(model: Model, weights: dict[str, Tensor], path: Path) -> None:
                 f"{tuple(expected[name].shape)}; the files are of different models"
             )
     model.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, assign=True)
-
-
-def average_weights(directories: Sequence[Path]) -> dict[str, Tensor]:
-    """The plain mean of several checkpoints' weights."""
-    assert directories
-    total: dict[str, Tensor] = {}
-    for directory in directories:
-        for name, tensor in load_weights(directory / WEIGHTS).items():
-            total[name] = total[name] + tensor.double() if name in total else tensor.double()
-    return {name: (tensor / len(directories)).float() for name, tensor in total.items()}
-
-
-# ---- training checkpoints ---------------------------------------------------------------------------------------
-
-
-Cost = tuple[float, float]
-"""How a validation ranks, the lower the better (`validation_cost`)."""
-
-
-@dataclass(frozen=True)
-class TrainState:
-    """Where a training run stands. Together with weights, optimiser and seed this decides all that follows."""
-
-    step: int
-    epoch: int
-    batch: int
-    """Updates already taken in this epoch."""
-    valid_loss: float | None
-    """None when the checkpoint was written by an interruption."""
-    valid_bleu: float | None = None
-    """None unless the run is judged by BLEU (train.stop_by)."""
-
-    @property
-    def cost(self) -> Cost | None:
-        """What checkpoints are ranked by; None when it was not validated."""
-        return validation_cost(self.valid_loss, self.valid_bleu)
-
-    def __str__(self) -> str:
-        bleu = "" if self.valid_bleu is None else f", BLEU {self.valid_bleu:.2f}"
-        loss = "not validated" if self.valid_loss is None else f"validation loss {self.valid_loss:.4f}"
-        return f"step {self.step}: {loss}{bleu}"
-
-
-def validation_cost(loss: float | None, bleu: float | None) -> Cost | None:
-    """The rank of a validation: by BLEU where there is one, then by the loss, which alone moves while BLEU is still 0.
-
-    All validations of a run have a BLEU, or none has.
-    """
-    return None if loss is None else (0.0 if bleu is None else -bleu, loss)
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint directory and its state."""
-
-    directory: Path
-    state: TrainState
-
-    @property
-    def can_resume(self) -> bool:
-        """Whether the optimiser's state is still there; it is kept for the newest only."""
-        return (self.directory / OPTIMIZER).is_file()
-
-
-def save_checkpoint(
-    folder: Path,
-    model: Model,
-    optimizer: torch.optim.Optimizer,
-    state: TrainState,
-    average: MovingAverage | None = None,
-) -> Checkpoint:
-    """Write `folder/step-N`; an interrupted checkpoint of the same step is replaced.
-
-    WEIGHTS are always those that are validated and end up in a model: the moving average where there is one.
-    """
-    directory = folder / f"step-{state.step}"
-    if directory.exists():
-        shutil.rmtree(directory)
-    with whole_directory(directory) as partial:
-        trained = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-        if average is None:
-            save_tensors(trained, partial / WEIGHTS)
-        else:
-            save_tensors(average.weights, partial / WEIGHTS)
-            save_tensors(trained, partial / UNAVERAGED)
-        save_tensors(_optimizer_tensors(model, optimizer), partial / OPTIMIZER)
-        (partial / STATE).write_text(json.dumps({"format": STATE_FORMAT, **to_tree(state)}) + "\n", encoding="utf-8")
-    return Checkpoint(directory, state)
-
-
-def _optimizer_tensors(model: Model, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    return {
-        f"{name}/{key}": torch.as_tensor(value).contiguous()
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state[parameter].items()
-    }
-
-
-def load_checkpoint(
-    checkpoint: Checkpoint, model: Model, optimizer: torch.optim.Optimizer, average: MovingAverage | None = None
-) -> None:
-    """Put a checkpoint into a model, its optimiser and its moving average, which stay where they are."""
-    path = checkpoint.directory / (WEIGHTS if average is None else UNAVERAGED)
-    weights = load_weights(path)
-    parameters = dict(model.named_parameters())
-    fits = parameters.keys() == weights.keys() and all(weights[n].shape == p.shape for n, p in parameters.items())
-    if not fits:
-        raise UserError(f"{path}: does not fit the recipe's network; resume with the recipe the run was started with")
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(weights[name])
-    if average is not None:
-        average.load(load_weights(checkpoint.directory / WEIGHTS))
-    for key, tensor in load_weights(checkpoint.directory / OPTIMIZER).items():
-        name, _, entry = key.rpartition("/")
-        parameter = parameters[name]
-        # Adam counts its steps in a CPU tensor unless it is fused; the moments live beside the parameter.
-        place = torch.device("cpu") if entry == "step" and not _is_fused(optimizer) else parameter.device
-        optimizer.state[parameter][entry] = tensor.to(place)
-
-
-def _is_fused(optimizer: torch.optim.Optimizer) -> bool:
-    return bool(optimizer.param_groups[0].get("fused"))
-
-
-def list_checkpoints(folder: Path) -> list[Checkpoint]:
-    """All whole checkpoints of a run, oldest first."""
-    found: list[Checkpoint] = []
-    for path in folder.glob("step-*/" + STATE):
-        found.append(Checkpoint(path.parent, _read_state(path)))
-    return sorted(found, key=lambda checkpoint: checkpoint.state.step)
-
-
-def _read_state(path: Path) -> TrainState:
-    try:
-        tree: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        number = tree.pop("format")
-        if number == STATE_FORMAT:
-            return TrainState(**tree)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(
-            f"{path}: damaged or not written by lath ({type(error).__name__}: {error}); "
-            f"remove {path.parent} to go on without this checkpoint"
-        ) from None
-    raise UserError(f"{path}: format {number}, but this version of lath reads format {STATE_FORMAT}; update lath")
-
-
-def best_checkpoints(checkpoints: Sequence[Checkpoint], count: int) -> list[Checkpoint]:
-    """The validated checkpoints that rank best, best first; a loss that is no number is never good."""
-    scored = [(cost, c.state.step, c) for c in checkpoints if (cost := c.state.cost) is not None]
-    finite = [entry for entry in scored if all(map(math.isfinite, entry[0]))]
-    return [checkpoint for _, _, checkpoint in sorted(finite, key=lambda entry: entry[:2])[:count]]
-
-
-def prune_checkpoints(folder: Path, keep_best: int) -> None:
-    """Keep the newest checkpoint whole, of the best the weights, and nothing else."""
-    checkpoints = list_checkpoints(folder)
-    kept = {checkpoint.directory for checkpoint in best_checkpoints(checkpoints, keep_best)}
-    for checkpoint in checkpoints[:-1]:
-        if checkpoint.directory not in kept:
-            (checkpoint.directory / STATE).unlink()  # first, so that a kill in between leaves nothing that looks whole
-            shutil.rmtree(checkpoint.directory)
-        else:
-            for name in (OPTIMIZER, UNAVERAGED):
-                (checkpoint.directory / name).unlink(missing_ok=True)

@@ -37,6 +37,8 @@ SIDES = ("source", "target")
 REASONS = ("empty", "too long", "ratio")
 """Why a pair may be dropped, in the order of the checks."""
 
+VOCAB_LINES = 1_000_000
+"""Lines per side that the vocabulary is learnt from, evenly spread: SentencePiece holds all of them in memory."""
 CHUNK_PAIRS = 10_000
 """Pairs encoded at once: enough to use all cores, few enough to need little memory."""
 _OFFSET = np.dtype("<i8")
@@ -147,7 +149,7 @@ def _aligned_count(source: Path, target: Path) -> int:
 def _learn(settings: VocabSettings, files: tuple[Path, Path], total: int) -> tuple[Vocab, Vocab]:
     def lines(path: Path) -> Iterator[str]:
         all_lines = watched(read_lines(path), f"learning the vocabulary from {path.name}", total)
-        return spread(all_lines, total, settings.sample_lines)
+        return spread(all_lines, total, VOCAB_LINES)
 
     return learn_vocabs(settings, lambda: lines(files[0]), lambda: lines(files[1]))
 
@@ -244,10 +246,15 @@ def read_data_info(directory: Path) -> DataInfo:
             target_vocab_size=int(tree["target_vocab_size"]),
             splits={split: SplitCounts(**counts) for split, counts in tree["splits"].items()},
             data=settings_from_tree(DataSettings, tree["data"], f"{path}: data"),
-            vocab=settings_from_tree(VocabSettings, tree["vocab"], f"{path}: vocab"),
+            vocab=settings_from_tree(VocabSettings, _without(tree["vocab"], "sample_lines"), f"{path}: vocab"),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise _foreign(path, f"{type(error).__name__}: {error}") from None
+
+
+def _without(tree: Mapping[str, Any], former: str) -> dict[str, Any]:
+    """Settings without one that lath 0.1 wrote and that no longer exists."""
+    return {key: value for key, value in tree.items() if key != former}
 
 
 def _foreign(path: Path, reason: str) -> UserError:

@@ -1,7 +1,7 @@
-"""From a corpus of token arrays to batches of tensors: which sentences meet in an update, and how it is cut.
+"""From a corpus of token arrays to batches: which sentences form an update, and its micro-batches.
 
-Everything here is a pure function of its arguments: the same seed and epoch give the same batches on any
-machine, which is what makes an exact resume possible.
+All functions here are pure. The same seed and epoch give the same batches on every machine, which makes an exact resume
+possible.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Batch:
     """B x T: BOS, tokens, EOS."""
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch on another device; from pinned memory a GPU fetches it while it works on the last one."""
+        """The same batch on another device; pinned memory lets a GPU copy it while computing the previous update."""
         source, target = self.source, self.target
         if device.type == "cuda":
             source, target = source.pin_memory(), target.pin_memory()
         return Batch(source.to(device, non_blocking=True), target.to(device, non_blocking=True))
 
 
-class Part(NamedTuple):
-    """Some neighbouring rows of a batch, and the widths they need."""
+class MicroBatch(NamedTuple):
+    """The rows of an update that go through the network together, and the width of their longest sentences."""
 
     rows: slice
     source_width: int
@@ -48,12 +48,12 @@ class Part(NamedTuple):
 
     @property
     def positions(self) -> int:
-        """Target positions, padding included."""
+        """Target positions, including padding."""
         return len(range(self.rows.start, self.rows.stop, self.rows.step or 1)) * self.target_width
 
 
 def make_batch(corpus: Corpus, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
-    """The named pairs of a corpus, with their begin and end symbols."""
+    """The pairs of a corpus with these indices, with their begin and end symbols."""
     numbers = np.asarray(indices, dtype=np.int64)
     source = _padded_rows(corpus.source_tokens, corpus.source_offsets, numbers, begin=[])
     target = _padded_rows(corpus.target_tokens, corpus.target_offsets, numbers, begin=[BOS])
@@ -63,13 +63,13 @@ def make_batch(corpus: Corpus, indices: Sequence[int] | NDArray[np.int64]) -> Ba
 def _padded_rows(
     tokens: NDArray[np.unsignedinteger[Any]], offsets: NDArray[np.int64], numbers: NDArray[np.int64], begin: list[int]
 ) -> NDArray[np.int64]:
-    """Sentences of a corpus as rows: `begin`, the tokens, EOS, padding; without a loop, for every step waits for it."""
+    """Sentences of a corpus as rows: `begin`, tokens, EOS, padding. Vectorised, because every step waits for it."""
     starts, sizes = offsets[numbers], offsets[numbers + 1] - offsets[numbers]
     first = len(begin)
     rows = np.full((len(numbers), first + int(sizes.max()) + 1), PAD, dtype=np.int64)
     rows[:, :first] = begin
     places = np.arange(rows.shape[1] - first)
-    # Where each token of these sentences is in the corpus: its sentence's start plus its number in the sentence.
+    # The index of each token in the corpus: the start of its sentence plus its position in the sentence.
     found = np.arange(int(sizes.sum())) + np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
     rows[:, first:][places < sizes[:, None]] = tokens[found]
     rows[np.arange(len(numbers)), first + sizes] = EOS
@@ -79,10 +79,10 @@ def _padded_rows(
 def plan_epoch(
     source_lengths: Lengths, target_lengths: Lengths, step_tokens: int, seed: int, epoch: int
 ) -> list[NDArray[np.int64]]:
-    """The updates of one epoch: each an array of pair numbers with about `step_tokens` target tokens.
+    """The updates of one epoch: arrays of pair indices with about `step_tokens` target tokens each.
 
-    An update is a random sample of the corpus, so that all updates are alike, and sorted by length, so that it cuts
-    into micro-batches of like length. A last update of under half the size is left out.
+    Each update is a random sample of the corpus, sorted by length so that its micro-batches need little padding. A last
+    update of less than half the size is dropped.
     """
     order = np.random.default_rng([seed, epoch]).permutation(len(target_lengths))
     updates = split_by_tokens(order, target_lengths[order] + 2, step_tokens)
@@ -92,62 +92,44 @@ def plan_epoch(
 
 
 def sort_by_length(indices: NDArray[np.int64], source_lengths: Lengths, target_lengths: Lengths) -> NDArray[np.int64]:
-    """The same pair numbers, short pairs first."""
+    """The same pair indices, shortest pairs first."""
     return indices[np.lexsort((source_lengths[indices], target_lengths[indices]))]
 
 
 def split_by_tokens(order: NDArray[np.int64], tokens: Lengths, limit: int) -> list[NDArray[np.int64]]:
-    """Cut `order` where the running sum of `tokens` passes a multiple of `limit`.
+    """Split `order` where the running sum of `tokens` passes a multiple of `limit`.
 
-    >>> [part.tolist() for part in split_by_tokens(np.arange(5), np.array([3, 3, 3, 3, 3]), 6)]
+    >>> [update.tolist() for update in split_by_tokens(np.arange(5), np.array([3, 3, 3, 3, 3]), 6)]
     [[0, 1], [2, 3], [4]]
     """
     numbers = (np.cumsum(tokens, dtype=np.int64) - 1) // limit
     return np.split(order, np.flatnonzero(np.diff(numbers)) + 1)
 
 
-def cut_rows(batch: Batch, token_limit: int) -> list[Part]:
-    """Cut a batch whose rows are sorted by length so that sentences times longest side stays within the limit."""
+def cut_rows(batch: Batch, token_limit: int) -> list[MicroBatch]:
+    """Cut a batch, sorted by length, into micro-batches whose rows times longest side stay within the limit."""
     source, target = row_lengths(batch.source), row_lengths(batch.target)
-    parts: list[Part] = []
+    micro_batches: list[MicroBatch] = []
     start, source_width, target_width = 0, 0, 0
     for row, (source_length, target_length) in enumerate(zip(source, target, strict=True)):
         wider = max(source_width, source_length), max(target_width, target_length)
         if row > start and (row - start + 1) * max(wider) > token_limit:
-            parts.append(Part(slice(start, row), source_width, target_width))
+            micro_batches.append(MicroBatch(slice(start, row), source_width, target_width))
             start, wider = row, (source_length, target_length)
         source_width, target_width = wider
-    return [*parts, Part(slice(start, len(source)), source_width, target_width)]
+    return [*micro_batches, MicroBatch(slice(start, len(source)), source_width, target_width)]
 
 
-def deal_rows(batch: Batch, rank: int, size: int, cut: Callable[[Batch], list[Part]]) -> list[Part]:
-    """One rank's parts of an update: every size-th row, cut by `cut`. Together the ranks have every row once.
+def deal_rows(batch: Batch, rank: int, size: int, cut: Callable[[Batch], list[MicroBatch]]) -> list[MicroBatch]:
+    """The micro-batches of one rank: every size-th row of the update, cut by `cut`.
 
-    Rows are dealt like cards because they are sorted: each rank gets as many short and long ones as the others.
+    The rows are sorted by length, so taking every size-th gives all ranks the same mix of short and long sentences.
     """
     own = Batch(batch.source[rank::size], batch.target[rank::size])
     if len(own.source) == 0:  # more ranks than rows
         return []
-    # Row i of its own is row rank + i * size of the batch.
+    # Row i of this rank is row rank + i * size of the batch.
     return [
-        Part(slice(rank + rows.start * size, rows.stop * size, (rows.step or 1) * size), source_width, target_width)
-        for rows, source_width, target_width in cut(own)
+        MicroBatch(slice(rank + rows.start * size, rows.stop * size, (rows.step or 1) * size), *widths)
+        for rows, *widths in cut(own)
     ]
-
-
-def cut_packs(batch: Batch, source_limit: int, target_limit: int, sentence_limit: int) -> list[Part]:
-    """Deal a batch into as few parts as keep the limits when their tokens are laid end to end.
-
-    Rows are dealt like cards because they are sorted: each part gets as many short and long ones as the others.
-    """
-    source, target = np.array(row_lengths(batch.source)), np.array(row_lengths(batch.target))
-    for count in range(1, len(source) + 1):
-        hands = [slice(first, len(source), count) for first in range(count)]
-        if all(
-            source[hand].sum() <= source_limit
-            and target[hand].sum() <= target_limit
-            and len(source[hand]) <= sentence_limit
-            for hand in hands
-        ):
-            return [Part(hand, int(source[hand].max()), int(target[hand].max())) for hand in hands]
-    raise AssertionError("a pack must have room for the longest sentence")

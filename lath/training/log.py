@@ -1,15 +1,16 @@
-"""What a training run tells while it goes on: log.jsonl, the progress bar and, if wanted, TensorBoard.
+"""The log of a training run: log.jsonl, the progress bar and, if the recipe asks for it, TensorBoard.
 
-The log is also the run's memory: how low the loss has been, and how many validations brought nothing better, is read
-from it again on resume. docs/formats.md has every field.
+On resume the validations so far are read back from log.jsonl, so patience counts on. docs/formats.md describes every
+field.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,10 +22,9 @@ from torch import Tensor
 from lath.config import TrainSettings
 from lath.errors import UserError
 from lath.files import disk_errors, whole_file
-from lath.model.directory import Cost, validation_cost
 from lath.progress import Bar
+from lath.training.ranking import Cost, out_of_patience, validation_costs
 from lath.training.ranks import ALONE, World
-from lath.training.stopping import out_of_patience, require_finite, require_no_spike
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -36,7 +36,7 @@ Entry = dict[str, Any]
 
 
 def log_entries(run: Path) -> Iterator[Entry]:
-    """The whole lines of a run's log; a run that is under way, or was killed, may have begun another."""
+    """The entries of a run's log. A last line that is incomplete, of a running or killed process, is skipped."""
     path = run / LOG
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         with contextlib.suppress(json.JSONDecodeError):
@@ -44,21 +44,15 @@ def log_entries(run: Path) -> Iterator[Entry]:
 
 
 def trim_log(run: Path, last_step: int) -> None:
-    """Drop log lines of steps that will be run again, of means that will be made again, and one cut short by a kill."""
+    """Drop the entries that a resumed run will write again: those after `last_step`, and those of averages."""
     entries = [entry for entry in log_entries(run) if entry["step"] <= last_step and "mean_of" not in entry]
     kept = [json.dumps(entry) + "\n" for entry in entries]
     with whole_file(run / LOG) as partial:
         partial.write_text("".join(kept), encoding="utf-8")
 
 
-def validation_costs(entries: Iterable[Entry]) -> list[Cost]:
-    """What the validations among some lines rank by, the lower the better."""
-    costs = [validation_cost(entry.get("valid_loss"), entry.get("valid_bleu")) for entry in entries]
-    return [cost for cost in costs if cost is not None]
-
-
 def training_words(entry: Mapping[str, Any]) -> str:
-    """A training line in a few words; what an older log does not tell is left out."""
+    """A training entry in a few words. Fields that an older log lacks are left out."""
     words = f"loss {entry['loss']:.3f}, {entry['tokens_per_second']:,.0f} tokens/s"
     words += f", {100 * entry['padding']:.0f} % padding" if "padding" in entry else ""
     return words + (f", MFU {100 * entry['mfu']:.0f} %" if "mfu" in entry else "")
@@ -66,44 +60,40 @@ def training_words(entry: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class UpdateResult:
-    """What one update did; tensors stay on the device until they are logged."""
+    """The outcome of one update; tensors stay on the device until they are logged."""
 
     token_loss: Tensor
     length_loss: Tensor
     gradient_norm: Tensor
     tokens: int
-    """Target tokens, BOS and EOS included."""
+    """Target tokens, including BOS and EOS."""
     positions: int
-    """Target positions of the micro-batches that were run here, padding included."""
+    """Target positions that this rank computed, including padding."""
     filled: int
-    """Those of them that held a token; fewer than `tokens` where several ranks share an update."""
+    """Those of them that hold a token; fewer than `tokens` if several ranks share the update."""
 
 
 class Log:
-    """log.jsonl, the progress bar and TensorBoard of a run, from the step after those that are logged already."""
+    """log.jsonl, the progress bar and TensorBoard of a run; continues an existing log."""
 
     def __init__(self, run: Path, settings: TrainSettings, bar: Bar, peak: float | None, world: World = ALONE) -> None:
         self.path = run / LOG
         self.world = world
-        """All ranks remember; the first alone writes."""
+        """All ranks keep the costs; only the first writes."""
         self.settings = settings
         self.bar = bar
         self.peak = peak
-        """Operations a second that all devices together could do; None when it is not known."""
-        self.losses: list[float] = []
-        """Training losses so far."""
-        self.costs: list[Cost] = []
-        """Validation costs so far, the lower the better."""
-        last_step = 0
-        for entry in log_entries(run):
-            self._remember(entry)
-            last_step = entry["step"]
+        """Peak operations per second of all devices together; None if unknown."""
+        entries = list(log_entries(run))
+        self.costs: list[Cost] = validation_costs(entries)
+        """Costs of the validations so far."""
         self.scalars: SummaryWriter | None = None
-        if settings.tensorboard and world.first:  # what an earlier process wrote of later steps is hidden by purge_step
+        if settings.tensorboard and world.first:  # purge_step hides later steps that a killed process has written
+            last_step = entries[-1]["step"] if entries else 0
             self.scalars = tensorboard_writer()(str(run / TENSORBOARD), purge_step=last_step + 1)
         self.pending: list[UpdateResult] = []
         self.flops = 0.0
-        """Operations of the updates that are pending."""
+        """Operations of the pending updates."""
         self.since = time.perf_counter()
 
     def __enter__(self) -> Log:
@@ -117,11 +107,11 @@ class Log:
 
     @property
     def out_of_patience(self) -> bool:
-        """Whether validation has got no better for as long as the recipe waits."""
+        """Whether validation has not improved for `train.patience` validations."""
         return out_of_patience(self.costs, self.settings.patience)
 
     def step(self, step: int, epoch: int, rate: float, result: UpdateResult, flops: float) -> None:
-        """Note one update of so many `flops`; every so often write a line, which is when the device is waited for."""
+        """Add one update. Every `train.log_every` steps an entry is written; only then the device is waited for."""
         self.pending.append(result)
         self.flops += flops
         self.bar.advance()
@@ -144,14 +134,13 @@ class Log:
         self.pending.clear()
         self.flops = 0.0
         require_finite(token + length, step)
-        require_no_spike(token + length, self.losses, step, self.settings)
         self.write(entry)
         self.bar.note(training_words(entry))
         self.since = time.perf_counter()
 
     def write(self, entry: Entry) -> None:
-        """Append one line."""
-        self._remember(entry)
+        """Append one entry."""
+        self.costs += validation_costs([entry])
         if not self.world.first:
             return
         with disk_errors(self.path), self.path.open("a", encoding="utf-8") as stream:
@@ -162,19 +151,23 @@ class Log:
                     group = next((group for group in ("valid", "mean") if name.startswith(f"{group}_")), "train")
                     self.scalars.add_scalar(f"{group}/{name.removeprefix(f'{group}_')}", value, entry["step"])
 
-    def _remember(self, entry: Entry) -> None:
-        if "loss" in entry:
-            self.losses.append(entry["loss"])
-        self.costs += validation_costs([entry])
-
     def pause(self) -> None:
-        """Leave what happened since the last line (validation, saving) out of the speed."""
+        """Leave the time since the last entry (validation, saving) out of the speed."""
         if not self.pending:
             self.since = time.perf_counter()
 
 
+def require_finite(loss: float, step: int) -> None:
+    """Stop the run if the loss is nan or infinite."""
+    if not math.isfinite(loss):
+        raise UserError(
+            f"step {step}: the loss is no longer a finite number; the last checkpoint is kept. "
+            "Start a new run with a lower train.learning_rate or more train.warmup_steps"
+        )
+
+
 def tensorboard_writer() -> type[SummaryWriter]:
-    """What writes for TensorBoard; imported when it is wanted, and refused with a remedy when it is not there."""
+    """The TensorBoard writer, imported only when it is used; a missing package is a `UserError`."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

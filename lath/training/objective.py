@@ -1,46 +1,50 @@
-"""What each kind is trained on: masks, deletions, windows, and the losses over them.
+"""The training objective: masks, deletions, windows of targets, and the losses over them.
 
-Follows section 2.3 of the paper and, where it is silent, the recorded behaviour of the authors' program.
+Follows section 2.3 of the paper and, where the paper is silent, the recorded behaviour of the authors' program.
 
-    Batch -> draw_examples -> Examples -> (network) -> loss_share
+    Batch -> objective -> Examples -> network -> loss_share
 
-All three kinds end in the same form, decoder positions that each predict K tokens (K = 1 for AT and CMLM), and
-so in the same loss. Draws come from a generator that is passed in and are made for a whole update at once, so
-nothing depends on how the update is later cut into micro-batches.
+All three kinds use the same form of example, decoder positions that each predict K tokens (K = 1 for AT and CMLM), and
+therefore the same loss. Examples are drawn for a whole update at once, from a generator that is passed in, so the
+result does not depend on the micro-batches.
+
+To try another objective, write a function of type `Objective` and pass it to `lath.train`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lath.config import NetworkSettings, ObjectiveSettings
+from lath.config import NetworkSettings, ObjectiveSettings, Recipe
 from lath.model.network import Model
 from lath.text.vocab import EOS, MASK, PAD
-from lath.training.batches import Batch, Part
+from lath.training.batches import Batch, MicroBatch
 
 MASKED, VISIBLE, NO_TARGET = 1, 0, -1
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Network inputs and targets. B sentences, T decoder positions, K tokens a piece."""
+    """Network inputs and targets. B sentences, T decoder positions, K tokens per piece."""
 
     source: Tensor
     """B x S."""
     decoder_input: Tensor
-    """B x T: what the decoder is shown."""
+    """B x T: the decoder input, padded with PAD."""
     targets: Tensor
-    """B x T x K: what each position must predict; PAD where there is no position."""
+    """B x T x K: what each position must predict; PAD on padding."""
     groups: Tensor
-    """B x T x K: MASKED, VISIBLE or NO_TARGET; decides each target's weight."""
+    """B x T x K: MASKED, VISIBLE or NO_TARGET; decides the weight of each target."""
     lengths: Tensor
-    """B: the whole target's length, BOS and EOS included, before any deletion."""
+    """B: the length of the whole target, including BOS and EOS, before any deletion."""
     spare: int = 0
-    """Positions by which a row of the decoder input may be longer than its target."""
+    """How many positions a row of the decoder input may be longer than its target."""
 
     def to(self, device: torch.device) -> Examples:
         """The same examples on another device."""
@@ -53,9 +57,9 @@ class Examples:
             self.spare,
         )
 
-    def part(self, part: Part) -> Examples:
-        """Some of the sentences, trimmed to the width they need."""
-        rows, source_width, target_width = part
+    def rows(self, micro_batch: MicroBatch) -> Examples:
+        """The sentences of a micro-batch, trimmed to their width."""
+        rows, source_width, target_width = micro_batch
         width = target_width + self.spare
         return Examples(
             self.source[rows, :source_width],
@@ -67,10 +71,24 @@ class Examples:
         )
 
 
+Objective = Callable[[Model, Batch, Recipe, torch.Generator], Examples]
+"""Draws the training examples of an update. The batch and the generator are on the training device.
+
+An objective may run the model, for instance to decide what to mask: it is called without gradients and without dropout.
+It must take all randomness from the generator. Then every rank draws the same examples, and a resumed run continues
+exactly; pass the same objective again when you resume.
+"""
+
+
+def default_objective(model: Model, batch: Batch, recipe: Recipe, generator: torch.Generator) -> Examples:
+    """The objective of the recipe's kind: next token (AT), masked tokens (CMLM) or pieces (LAT)."""
+    return draw_examples(batch, recipe.network, recipe.objective, generator)
+
+
 def draw_examples(
     batch: Batch, network: NetworkSettings, objective: ObjectiveSettings, generator: torch.Generator
 ) -> Examples:
-    """Training examples of a batch, drawn on the batch's device from a generator of that device."""
+    """The training examples of a batch, drawn on its device from a generator of that device."""
     lengths = (batch.target != PAD).sum(dim=1)
     if network.kind == "AT":
         return _next_token_examples(batch, lengths)
@@ -81,14 +99,14 @@ def draw_examples(
         return Examples(batch.source, batch.target.masked_fill(masked, MASK), targets, groups, lengths)
     masked = draw_masks(lengths, batch.target.shape[1], generator, words_only=False, whole=objective.mask_everything)
     deleted = draw_deletions(lengths, batch.target.shape[1], objective, generator)
-    examples = piece_examples(batch, masked, deleted, network.piece_length, objective.deleted_as_masked)
+    examples = piece_examples(batch, masked, deleted, network.piece_length, objective.loss)
     return insert_masks(examples, objective.insertion_rate, generator) if objective.insertion_rate else examples
 
 
 def _next_token_examples(batch: Batch, lengths: Tensor) -> Examples:
     targets = batch.target[:, 1:, None]
     groups = torch.where(targets != PAD, MASKED, NO_TARGET)
-    # EOS is never an input: what would follow it is padding.
+    # EOS is never an input, because nothing follows it.
     decoder_input = batch.target[:, :-1].masked_fill(batch.target[:, :-1] == EOS, PAD)
     return Examples(batch.source, decoder_input, targets, groups, lengths)
 
@@ -96,9 +114,9 @@ def _next_token_examples(batch: Batch, lengths: Tensor) -> Examples:
 def draw_masks(lengths: Tensor, width: int, generator: torch.Generator, *, words_only: bool, whole: bool) -> Tensor:
     """Section 2.3: a uniform number of masks, at uniformly random positions. B x width, true where masked.
 
-    `words_only` spares BOS and EOS (CMLM, which is given both). `whole` lets the number reach all positions.
-    # Departure: the paper draws the number from [1, N]; the authors' LAT never masks everything, and counts and
-    # masks BOS and EOS like words, which is the default here too.
+    `words_only` never masks BOS and EOS (CMLM is given both). `whole` allows all positions to be masked.
+    # Departure: the paper draws the number from [1, N]. The authors' LAT never masks everything, and masks BOS and EOS
+    # like words; that is the default here.
     """
     places = torch.arange(width, device=lengths.device)
     first = 1 if words_only else 0
@@ -109,11 +127,11 @@ def draw_masks(lengths: Tensor, width: int, generator: torch.Generator, *, words
 
 
 def draw_deletions(lengths: Tensor, width: int, objective: ObjectiveSettings, generator: torch.Generator) -> Tensor:
-    """Section 2.3: some words are missing from the decoder input. B x width, true where deleted.
+    """Section 2.3: delete some words from the decoder input. B x width, true where deleted.
 
-    # Departure: the paper deletes [1, 0.15 N] words; the authors' program 0 to round(0.15 N) - 1, as here by default.
-    # So a sentence of up to 9 words never loses one, and who learns from short sentences never learns to insert, though
-    # the first length is as often wrong as right there: `delete_from_short` reaches 0.15 N, and 1 in any sentence.
+    # Departure: the paper deletes [1, 0.15 N] words. The authors' program deletes 0 to round(0.15 N) - 1, which is the
+    # default here: sentences of up to 9 words never lose one, so a model of short sentences never learns to insert.
+    # With `delete_from_short` up to round(0.15 N) words are deleted, and up to 1 of any sentence.
     """
     places = torch.arange(width, device=lengths.device)
     allowed = (places >= 1) & (places < (lengths - 1)[:, None])
@@ -121,36 +139,38 @@ def draw_deletions(lengths: Tensor, width: int, objective: ObjectiveSettings, ge
 
 
 def most_deleted(lengths: Tensor, objective: ObjectiveSettings) -> Tensor:
-    """How many words sentences of these lengths, BOS and EOS included, may lose; below 0 means none as well."""
+    """The most words that sentences of these lengths, including BOS and EOS, can lose; a negative number means none."""
     share = (objective.deletion_rate * (lengths - 2).double()).round().long()
     return share.clamp(min=1) if objective.delete_from_short else share - 1
 
 
 def _uniform_below(limits: Tensor, generator: torch.Generator) -> Tensor:
-    """For each limit a uniform whole number from 0 to limit - 1; 0 where there is none."""
+    """A uniform whole number from 0 to limit - 1 for each limit; 0 if the limit is not positive."""
     draws = torch.rand(limits.shape, generator=generator, device=limits.device, dtype=torch.float64)
     return (draws * limits).long().clamp(min=0)
 
 
 def _lowest(allowed: Tensor, counts: Tensor, generator: torch.Generator) -> Tensor:
-    """In each row, `counts` of the allowed places, drawn without replacement."""
+    """In each row `counts` of the allowed positions, drawn without replacement."""
     keys = torch.rand(allowed.shape, generator=generator, device=allowed.device)
     ranks = keys.masked_fill(~allowed, 2.0).argsort(dim=1, stable=True).argsort(dim=1, stable=True)
     return (ranks < counts[:, None]) & allowed
 
 
 def piece_examples(
-    batch: Batch, masked: Tensor, deleted: Tensor, piece_length: int, deleted_as_masked: bool
+    batch: Batch, masked: Tensor, deleted: Tensor, piece_length: int, loss: Literal["official", "paper"]
 ) -> Examples:
-    """Windows over the undeleted target, one for each position that stays in the decoder input.
+    """Windows over the whole target, one for each position that stays in the decoder input.
 
-    Row i asks for T_i .. T_(i+K-1), past the end for EOS. A deletion takes a position and its row away, yet the
-    rows before it still ask for the deleted token: this is how insertion is learnt.
+    Position i predicts T_i .. T_(i+K-1), and EOS past the end. A deletion removes a position and its window, but the
+    windows before it still contain the deleted token: this is how the model learns to insert. The paper gives full
+    weight to tokens that do not appear in the input, so its loss counts deleted tokens as masked.
+    # Departure: the authors' program ignores deletions here; with `official` the mask draw alone decides the weight.
     """
     target = batch.target
     count, width = target.shape
     lengths = (target != PAD).sum(dim=1)
-    hidden = masked | deleted if deleted_as_masked else masked
+    hidden = masked | deleted if loss == "paper" else masked
     starts = torch.arange(width, device=target.device)
     window = starts[:, None] + torch.arange(piece_length, device=target.device)
     extended = functional.pad(target.masked_fill(target == PAD, EOS), (0, piece_length), value=EOS)
@@ -158,7 +178,7 @@ def piece_examples(
     targets, groups = extended[:, window], torch.where(hidden[:, window], MASKED, VISIBLE)
     shown = target.masked_fill(masked, MASK)
 
-    # Move the positions that stay to the front, in order; what is left of each row is padding.
+    # Move the remaining positions to the front, in order; the rest of each row is padding.
     order = deleted.long().masked_fill(target == PAD, 1).argsort(dim=1, stable=True)
     remaining = lengths - deleted.sum(dim=1)
     outside = starts >= remaining[:, None]
@@ -173,11 +193,11 @@ def piece_examples(
 
 
 def insert_masks(examples: Examples, rate: float, generator: torch.Generator) -> Examples:
-    """The same examples with masks too many among the decoder's inputs, up to this share of them, or one.
+    """The same examples with extra masks in the decoder input: a random number up to this share of its words, or one.
 
-    Such a mask asks for what the token behind it asks for: two pieces that are alike merge into one.
-    # Departure: neither the paper nor the authors' program has this. Deletions make an input too short for its target,
-    # insertions too long, and a first length that is wrong is the one as often as the other.
+    An extra mask predicts the same piece as the token after it, and equal pieces merge into one.
+    # Departure: neither the paper nor the authors' program does this. Deletions train for predicted lengths that are
+    # too short; insertions train for lengths that are too long, which are as frequent.
     """
     shown = examples.decoder_input
     count, width = shown.shape
@@ -187,7 +207,7 @@ def insert_masks(examples: Examples, rate: float, generator: torch.Generator) ->
     inserted = _lowest(inside & (places > 0), _uniform_below(most_inserted(lengths, rate) + 1, generator), generator)
     spare = int(most_inserted(torch.tensor(width), rate))
 
-    # Every place twice, the mask before it and itself; those that are there move to the front, in order.
+    # Every position twice, an extra mask and the token itself; those in use move to the front, in order.
     there = torch.stack([inserted, inside], dim=2).flatten(1)
     twice = torch.stack([torch.full_like(shown, MASK), shown], dim=2).flatten(1)
     order = (~there).long().argsort(dim=1, stable=True)[:, : width + spare]
@@ -204,18 +224,18 @@ def insert_masks(examples: Examples, rate: float, generator: torch.Generator) ->
 
 
 def most_inserted(lengths: Tensor, rate: float) -> Tensor:
-    """How many masks too many inputs of these lengths, BOS and EOS included, may get."""
+    """The most extra masks for inputs of these lengths, including BOS and EOS."""
     return (rate * (lengths - 2).double()).round().long().clamp(min=1)
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Counts over a whole update; every share of the loss is divided by them."""
+    """Counts over a whole update; the loss of every micro-batch is divided by them."""
 
     masked: Tensor
     visible: Tensor
     tokens: Tensor
-    """Target tokens, BOS and EOS included."""
+    """Target tokens, including BOS and EOS."""
 
     def to(self, device: torch.device) -> Totals:
         """The same counts on another device."""
@@ -228,46 +248,47 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class LossParts:
-    """The loss of some examples as their share of the update's loss: shares of a cut update add up to it."""
+class Losses:
+    """A micro-batch's share of the update's loss; the shares of all micro-batches add up to it."""
 
     token: Tensor
     length: Tensor
 
     @property
     def total(self) -> Tensor:
-        """What is minimised."""
+        """The loss that is minimised."""
         return self.token + self.length
 
 
-def loss_share(model: Model, examples: Examples, totals: Totals, objective: ObjectiveSettings) -> LossParts:
-    """Run the network on (a part of) an update's examples and return its share of the loss."""
+def loss_share(model: Model, examples: Examples, totals: Totals, objective: ObjectiveSettings) -> Losses:
+    """Run the network on a micro-batch (or a whole update) and return its share of the loss."""
     states, length_scores = model.output_states(examples.source, examples.decoder_input, examples.targets)
     wanted = examples.groups != NO_TARGET
     logits = model.logits(states[wanted])
     losses = token_losses(logits, examples.targets[wanted], objective.label_smoothing)
     token = weigh_tokens(losses, examples.groups[wanted], totals, model.settings.kind, objective)
     if length_scores is None:
-        return LossParts(token, torch.zeros_like(token))
-    return LossParts(token, length_loss(length_scores, examples.lengths, totals, objective))
+        return Losses(token, torch.zeros_like(token))
+    return Losses(token, length_loss(length_scores, examples.lengths, totals, objective))
 
 
 def token_losses(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-    """Cross-entropy of each target, with `smoothing` of the probability spread over the whole vocabulary."""
+    """The cross-entropy of each target, with label smoothing over the whole vocabulary."""
     return functional.cross_entropy(logits.float(), targets, label_smoothing=smoothing, reduction="none")
 
 
 def weigh_tokens(losses: Tensor, groups: Tensor, totals: Totals, kind: str, objective: ObjectiveSettings) -> Tensor:
-    """The paper's token loss: each target's cross-entropy times its weight."""
+    """The paper's token loss: the cross-entropy of each target times its weight, summed."""
     return (losses * token_weights(groups, totals, kind, objective)).sum()
 
 
 def token_weights(groups: Tensor, totals: Totals, kind: str, objective: ObjectiveSettings) -> Tensor:
-    """The weight of each target: masked targets count fully, visible ones by alpha, the others not at all.
+    """The weight of each target, by its group.
 
-    `paper` sums with weights 1 and alpha, over the update's tokens; `official` weighs the means of the two groups.
-    # Departure: the authors' program takes group means over each micro-batch; here they are over the whole
-    # update, so that the result does not depend on how it is cut.
+    `paper` gives weights 1 (masked) and alpha (visible), divided by the target tokens of the update; `official`
+    averages each group and weights the means by 1 - alpha and alpha.
+    # Departure: the authors' program averages over each micro-batch; here the means are over the whole update, so the
+    # result does not depend on the micro-batches.
     """
     if objective.loss == "paper":
         masked, visible = 1 / totals.tokens, objective.alpha / totals.tokens
@@ -278,10 +299,10 @@ def token_weights(groups: Tensor, totals: Totals, kind: str, objective: Objectiv
 
 
 def length_loss(scores: Tensor, lengths: Tensor, totals: Totals, objective: ObjectiveSettings) -> Tensor:
-    """Negative log-probability of each sentence's length, summed and divided like the token loss.
+    """The negative log-probability of each sentence's length, summed and divided like the token loss.
 
-    `official` divides by the number of (position, step) targets, `paper` by that of target tokens. A length of 0 is
-    that of an empty sentence in a pack, and costs nothing.
+    `official` divides by the number of targets, `paper` by the number of target tokens. A length of 0 marks an empty
+    sentence of a packed batch and costs nothing.
     """
     nll = torch.where(lengths > 0, -scores.gather(1, lengths.clamp(min=1)[:, None])[:, 0], 0.0).sum()
     divisor = totals.tokens if objective.loss == "paper" else totals.masked + totals.visible

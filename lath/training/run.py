@@ -1,13 +1,13 @@
-"""The directory of a training run: what it was started with, its log, its checkpoints, and its model.
+"""The directory of a training run: its settings, its log, its checkpoints and its model.
 
-RUN/recipe.toml     the recipe's own text
-RUN/resolved.json   every setting in force
-RUN/prepared.json   data.json of the data directory it was started on
-RUN/config.json     of the model to be, with its vocabulary beside it
-RUN/log.jsonl       one line every so many steps, and one for each validation
-RUN/tensorboard/    the same numbers for TensorBoard, if the recipe asks for them
-RUN/checkpoints/    step-N/, the newest whole and the best
-RUN/model/          when it is finished
+RUN/recipe.toml     the settings that differ from the defaults; `lath train` accepts it as a recipe
+RUN/resolved.json   all settings
+RUN/prepared.json   a copy of the data directory's data.json
+RUN/config.json     the configuration of the model, with its vocabulary beside it
+RUN/log.jsonl       an entry every `train.log_every` steps, and one per validation
+RUN/tensorboard/    the same numbers for TensorBoard, if the recipe asks for it
+RUN/checkpoints/    step-N/: the newest with its optimiser state, and the best
+RUN/model/          the finished model
 """
 
 from __future__ import annotations
@@ -16,90 +16,127 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from lath.config import Recipe, recipe_from_tree, to_tree
+from lath.config import Recipe, recipe_from_tree, to_toml, to_tree
 from lath.errors import UserError
 from lath.files import whole_directory, whole_file
-from lath.model.directory import (
-    Checkpoint,
-    ModelInfo,
-    average_weights,
-    best_checkpoints,
-    list_checkpoints,
-    read_info,
-    save_model,
-    write_info,
-)
-from lath.text.corpus import DATA_INFO
+from lath.model.directory import ModelInfo, read_info, save_model, write_info
+from lath.text.corpus import DATA_INFO, read_data_info
 from lath.text.vocab import load_vocabs, save_vocabs
+from lath.training.checkpoints import Checkpoint, average_weights, best_checkpoints, list_checkpoints
 from lath.training.log import LOG, tensorboard_writer, trim_log
 
-PREPARED = "prepared.json"
-"""The copy of the data directory's data.json in a run, by which a resume knows the same data."""
+RECIPE, RESOLVED, PREPARED = "recipe.toml", "resolved.json", "prepared.json"
+CHECKPOINTS, MODEL = "checkpoints", "model"
 MAY_CHANGE_ON_RESUME = (
-    "steps", "validate_every", "keep_best", "log_every", "micro_batch_tokens",
-    "tensorboard", "patience", "spike_factor",
+    "steps", "validate_every", "keep_best", "log_every", "micro_batch_tokens", "tensorboard", "patience",
 )  # fmt: skip
+"""Settings of `train` that do not affect what has been trained so far."""
+FORMER_DEFAULTS: dict[str, dict[str, Any]] = {
+    "vocab": {"sample_lines": 1_000_000},
+    "network": {"piece_logit_scale": 8.0},
+    "train": {"only": "", "spike_factor": 0.0, "average": "best", "ema_decay": 0.999},
+    "decode": {"merge": None, "adjust_towards": "current"},
+}
+"""Settings of lath 0.1 that no longer exist. With these values, its runs can still be shown and resumed."""
 
 
 def require_new(run: Path) -> None:
-    """Refuse a run directory that is there already."""
+    """Raise a `UserError` if the run directory exists."""
     if run.exists():
-        raise UserError(f"{run}: exists already; add --resume to go on with it, or choose another name")
+        raise UserError(f"{run}: exists already; add --resume to continue it, or choose another name")
 
 
-def start_run(run: Path, recipe: Recipe, recipe_text: str, info: ModelInfo, data: Path) -> None:
-    """Create a run directory; an existing one is never touched."""
+def start_run(run: Path, recipe: Recipe, data: Path) -> None:
+    """Create a run directory."""
     require_new(run)
     _require_extras(recipe)
     with whole_directory(run) as partial:
-        (partial / "checkpoints").mkdir()
-        (partial / "recipe.toml").write_text(recipe_text, encoding="utf-8")
+        (partial / CHECKPOINTS).mkdir()
         (partial / LOG).touch()
-        _write_resolved(partial, recipe)
-        write_info(partial, info)
+        _write_settings(partial, recipe)
+        write_info(partial, _model_info(recipe, data))
         save_vocabs(partial, *load_vocabs(data))
         shutil.copy(data / DATA_INFO, partial / PREPARED)
 
 
-def _write_resolved(run: Path, recipe: Recipe) -> None:
-    with whole_file(run / "resolved.json") as partial:
+def _write_settings(run: Path, recipe: Recipe) -> None:
+    with whole_file(run / RECIPE) as partial:
+        partial.write_text(to_toml(recipe), encoding="utf-8")
+    with whole_file(run / RESOLVED) as partial:
         partial.write_text(json.dumps(to_tree(recipe), indent=2) + "\n", encoding="utf-8")
 
 
-def resume_run(run: Path, recipe: Recipe, data: Path) -> Checkpoint | None:
-    """The checkpoint to go on from (None: the run had not reached its first); the log is cut back to it."""
-    path = run / "resolved.json"
-    if not path.is_file():
-        raise UserError(f"{run}: nothing to resume, it is no run directory; leave --resume out to start it")
+def _model_info(recipe: Recipe, data: Path) -> ModelInfo:
+    prepared = read_data_info(data)
+    source, target = load_vocabs(data)
+    return ModelInfo(
+        network=recipe.network,
+        decode=recipe.decode,
+        source_language=prepared.data.source_language,
+        target_language=prepared.data.target_language,
+        source_size=source.size,
+        target_size=target.size,
+        joint=source is target,
+        max_length=prepared.data.max_length,
+        steps=0,
+    )
+
+
+def read_settings(run: Path) -> Recipe:
+    """All settings of a run."""
+    path = run / RESOLVED
     try:
-        before = recipe_from_tree(json.loads(path.read_text(encoding="utf-8")), str(path))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{path}: damaged ({error}); start a new run") from None
-    changed = [name for name in changed_settings(before, recipe) if name not in MAY_CHANGE_ON_RESUME]
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        return recipe_from_tree(_without_former_settings(tree), str(path))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"{path}: damaged or not written by lath ({type(error).__name__}: {error}); copy the run directory again"
+        ) from None
+
+
+def _without_former_settings(tree: dict[str, Any]) -> dict[str, Any]:
+    # The loss now implies what used to be objective.deleted_as_masked.
+    former = {**FORMER_DEFAULTS, "objective": {"deleted_as_masked": tree["objective"]["loss"] == "paper"}}
+    return {
+        section: {
+            name: value
+            for name, value in settings.items()
+            if name not in former.get(section, {}) or value != former[section][name]
+        }
+        for section, settings in tree.items()
+    }
+
+
+def resume_run(run: Path, recipe: Recipe, data: Path) -> Checkpoint | None:
+    """The checkpoint to continue from, None if there is none yet; the log is trimmed to it."""
+    if not (run / RESOLVED).is_file():
+        raise UserError(f"{run}: not a run directory, so it cannot be resumed; remove --resume to start a new run")
+    changed = [name for name in changed_settings(read_settings(run), recipe) if name not in MAY_CHANGE_ON_RESUME]
     if changed:
         raise UserError(
-            f"{run}: was started with another {', '.join(changed)}; resume with the recipe it was started with "
-            f"({run / 'recipe.toml'}), or start a new run"
+            f"{run}: was started with a different {', '.join(changed)}; resume with the recipe it was started with "
+            f"({run / RECIPE}), or start a new run"
         )
     if (run / PREPARED).read_bytes() != (data / DATA_INFO).read_bytes():
-        raise UserError(f"{run}: was started on other data than {data}; resume with the same, or start a new run")
+        raise UserError(f"{run}: was started on other data than {data}; resume with the same data, or start a new run")
     _require_extras(recipe)
-    _write_resolved(run, recipe)
-    checkpoints = [c for c in list_checkpoints(run / "checkpoints") if c.can_resume]
+    _write_settings(run, recipe)
+    checkpoints = [checkpoint for checkpoint in list_checkpoints(run / CHECKPOINTS) if checkpoint.can_resume]
     newest = checkpoints[-1] if checkpoints else None
     trim_log(run, newest.state.step if newest else 0)
     return newest
 
 
 def _require_extras(recipe: Recipe) -> None:
-    """Tell of a missing package before anything is written."""
+    """Report a missing package before anything is written."""
     if recipe.train.tensorboard:
         tensorboard_writer()
 
 
 def changed_settings(before: Recipe, after: Recipe) -> list[str]:
-    """Names of training-relevant settings that differ; those of `train` without their section."""
+    """The settings of training that differ, by name; those of `train` without their section."""
     old, new = to_tree(before), to_tree(after)
     changed = []
     for section in ("network", "objective", "train"):
@@ -108,12 +145,20 @@ def changed_settings(before: Recipe, after: Recipe) -> list[str]:
     return changed
 
 
+def write_model(run: Path, count: int) -> None:
+    """Write RUN/model, the average of the `count` best checkpoints."""
+    model = run / MODEL
+    if model.exists():  # the run was finished before, and resumed with more steps
+        shutil.rmtree(model)
+    average_run(run, count, model)
+
+
 def average_run(run: Path, count: int, out: Path) -> list[Checkpoint]:
-    """Write the average of a run's best checkpoints as a model directory; returns them, best first."""
+    """Write the average of a run's best checkpoints as a model directory; returns the checkpoints, best first."""
     info = read_info(run)
     if not (run / LOG).is_file():
-        raise UserError(f"{run}: a model directory, not a training run; name the run it came from")
-    best = best_checkpoints(list_checkpoints(run / "checkpoints"), count)
+        raise UserError(f"{run}: a model directory, not a training run; name the run directory")
+    best = best_checkpoints(list_checkpoints(run / CHECKPOINTS), count)
     if not best:
         raise UserError(f"{run}: no validated checkpoint yet; train to the first validation before averaging")
     steps = max(checkpoint.state.step for checkpoint in best)

@@ -174,7 +174,7 @@ def test_merging_and_encoding_are_timed_inside_decoding(
         "encode": 3,
         "decode": 0,
         "merge": 2 * 2 * 5,
-    }  # two passes of two sentences; time passes nowhere else
+    }  # two passes, two sentences
 
 
 @pytest.mark.parametrize("kind", ["AT", "CMLM", "LAT"])

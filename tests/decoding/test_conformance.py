@@ -234,7 +234,7 @@ def _flags(places: list[int], length: int) -> torch.Tensor:
 def test_training_sample(sample: dict[str, Any]) -> None:
     target = torch.tensor([sample["target"]])
     masked, deleted = (_flags(sample[name], target.shape[1]) for name in ("masked", "deleted"))
-    examples = piece_examples(Batch(target, target), masked, deleted, sample["K"], deleted_as_masked=False)
+    examples = piece_examples(Batch(target, target), masked, deleted, sample["K"], "official")
     size = len(sample["decoder_input"])
     assert examples.decoder_input[0, :size].tolist() == sample["decoder_input"]
     assert (examples.decoder_input[0, size:] == PAD).all()

@@ -26,7 +26,7 @@ from lath.engine.top_tokens import top_tokens_by_kernel
 from lath.model.network import AT, LocalTranslator, Residual, build_model, padded_size, top_tokens
 from lath.model.padding import pad
 from lath.text.vocab import EOS
-from lath.training.loop import train
+from lath.trainer import train
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
@@ -42,7 +42,7 @@ def test_recorded_and_plain_training_end_in_the_same_weights(
         settings = dataclasses.replace(base.train, engine=engine, micro_batch_tokens=300)  # several packs an update
         network = dataclasses.replace(base.network, dropout=0.0)
         recipe = dataclasses.replace(base, network=network, train=settings)
-        train(recipe, "", toy_folder / "data", tmp_path / engine, choose_device("cuda"))
+        train(recipe, toy_folder / "data", tmp_path / engine, device="cuda")
         weights.append(load_file(tmp_path / engine / "checkpoints" / "step-5" / "model.safetensors"))
     for name, tensor in weights[0].items():
         assert torch.allclose(tensor, weights[1][name], atol=1e-4), name

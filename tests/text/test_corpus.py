@@ -188,7 +188,8 @@ def test_both_sides_are_sampled_at_the_same_lines(
         return learn_vocabs(dataclasses.replace(settings, size=300), source_lines, target_lines)
 
     monkeypatch.setattr(data_module, "learn_vocabs", spy)
-    prepare(dataclasses.replace(recipe, vocab=VocabSettings(size=300, sample_lines=3)), tmp_path / "out")
+    monkeypatch.setattr(data_module, "VOCAB_LINES", 3)
+    prepare(dataclasses.replace(recipe, vocab=VocabSettings(size=300)), tmp_path / "out")
     assert seen == [[TRAIN[index][side] for index in (0, 4, 8)] for side in (0, 1)]
 
 
@@ -296,6 +297,13 @@ def test_foreign_offsets(prepared: Path) -> None:
     path.write_bytes(offsets.tobytes())
     with pytest.raises(UserError, match="train.source.offsets: .*its offsets do not fit the tokens"):
         Corpus.open(prepared, "train")
+
+
+def test_data_of_lath_0_1_still_opens(prepared: Path) -> None:
+    tree = json.loads((prepared / "data.json").read_text(encoding="utf-8"))
+    tree["vocab"]["sample_lines"] = 1_000_000
+    (prepared / "data.json").write_text(json.dumps(tree), encoding="utf-8")
+    assert len(Corpus.open(prepared, "train")) > 0
 
 
 def test_an_empty_split_opens(prepared: Path) -> None:

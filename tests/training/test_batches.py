@@ -1,4 +1,4 @@
-"""Which sentences meet in an update, and how it is cut."""
+"""Which sentences form an update, and its micro-batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_an_epoch_holds_each_pair_at_most_once_and_updates_are_near_their_size(l
     tokens = [int((lengths[update] + 2).sum()) for update in updates]
     assert all(count <= size + 2 * 42 for count in tokens)
     missing = int((lengths + 2).sum()) - sum(tokens)
-    assert missing < size / 2  # at most a small last update is left out
+    assert missing < size / 2  # at most a small last update is dropped
     for update in updates:
         assert (np.diff(lengths[update]) >= 0).all(), "an update is sorted by length"
 
@@ -47,38 +47,39 @@ def test_updates_mix_lengths() -> None:
 
 
 @given(LENGTHS, st.integers(42, 300))
-def test_parts_cover_a_batch_in_order_and_keep_the_limit(lengths: np.ndarray, limit: int) -> None:
+def test_micro_batches_cover_a_batch_in_order_and_keep_the_limit(lengths: np.ndarray, limit: int) -> None:
     rows = [[7] * n for n in sorted(lengths.tolist())]
     batch = Batch(pad(rows), pad(rows))
-    parts = cut_rows(batch, limit)
-    assert [row for part in parts for row in range(part.rows.start, part.rows.stop)] == list(range(len(rows)))
-    for part in parts:
-        widest = max(len(row) for row in rows[part.rows])
-        assert part.source_width == part.target_width == widest
-        assert (part.rows.stop - part.rows.start) * widest <= limit
+    micro_batches = cut_rows(batch, limit)
+    assert [row for micro in micro_batches for row in range(micro.rows.start, micro.rows.stop)] == list(
+        range(len(rows))
+    )
+    for micro in micro_batches:
+        widest = max(len(row) for row in rows[micro.rows])
+        assert micro.source_width == micro.target_width == widest
+        assert (micro.rows.stop - micro.rows.start) * widest <= limit
 
 
 @given(LENGTHS, st.integers(42, 300), st.integers(1, 5))
-def test_dealt_rows_are_everyones_once_and_about_as_much_for_each(lengths: np.ndarray, limit: int, size: int) -> None:
+def test_every_row_goes_to_one_rank_and_ranks_get_equal_work(lengths: np.ndarray, limit: int, size: int) -> None:
     rows = [[7] * n for n in sorted(lengths.tolist())]
     batch = Batch(pad(rows), pad(rows))
-    hands = [deal_rows(batch, rank, size, lambda own: cut_rows(own, limit)) for rank in range(size)]
-    taken = [[row for part in parts for row in range(len(rows))[part.rows]] for parts in hands]
-    assert sorted(row for hand in taken for row in hand) == list(range(len(rows)))
-    tokens = [sum(len(rows[row]) for row in hand) for hand in taken]
-    assert max(tokens) - min(tokens) <= len(rows[-1])  # sorted rows, dealt in turn: never more than one apart
-    for parts in hands:
-        for part in parts:
-            widest = max(len(row) for row in rows[part.rows])
-            assert part.source_width == part.target_width == widest
-            assert len(rows[part.rows]) * widest <= limit
+    ranks = [deal_rows(batch, rank, size, lambda own: cut_rows(own, limit)) for rank in range(size)]
+    taken = [[row for micro in own for row in range(len(rows))[micro.rows]] for own in ranks]
+    assert sorted(row for own in taken for row in own) == list(range(len(rows)))
+    tokens = [sum(len(rows[row]) for row in own) for own in taken]
+    assert max(tokens) - min(tokens) <= len(rows[-1])  # at most one sentence apart
+    for micro in (micro for own in ranks for micro in own):
+        widest = max(len(row) for row in rows[micro.rows])
+        assert micro.source_width == micro.target_width == widest
+        assert len(rows[micro.rows]) * widest <= limit
     if size == 1:
-        assert [rows[part.rows] for part in hands[0]] == [rows[part.rows] for part in cut_rows(batch, limit)]
+        assert [rows[micro.rows] for micro in ranks[0]] == [rows[micro.rows] for micro in cut_rows(batch, limit)]
 
 
 def test_split_by_tokens_follows_the_running_sum() -> None:
-    parts = split_by_tokens(np.arange(4), np.array([10, 1, 1, 10]), 5)
-    assert [part.tolist() for part in parts] == [[0], [1, 2], [3]]
+    updates = split_by_tokens(np.arange(4), np.array([10, 1, 1, 10]), 5)
+    assert [update.tolist() for update in updates] == [[0], [1, 2], [3]]
 
 
 def test_pad_fills_on_the_right() -> None:

@@ -1,4 +1,4 @@
-"""The arithmetic of an update, against what torch counts while the network runs."""
+"""The estimated operations of an update, compared with those that torch counts."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def test_the_estimate_is_what_torch_counts(kind: Kind, layers: tuple[int, int], 
     model = build_model(network, size, size, True, torch.Generator().manual_seed(1))
     read = target - 1 if kind == "AT" else target
     targets = torch.full((sentences, read, model.piece_length), 7)
-    # The plain form of attention, for torch does not count the CPU's own.
+    # torch counts the operations of this kernel, but not of the CPU's own.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         states, _ = model.output_states(torch.full((sentences, source), 7), torch.full((sentences, read), 7), targets)
         # Half of the words that are not BOS or EOS, and half a word more, are masked on the average.
         used = states[:, : target // 2] if kind == "CMLM" else states
         model.logits(used).sum().backward()
-    told = update_flops(network, size, np.full(sentences, source), np.full(sentences, target))
-    # The padded form drags the LENGTH slot along as a key nobody sees.
-    assert told == pytest.approx(counter.get_total_flops(), rel=0.02)
+    flops = update_flops(network, size, np.full(sentences, source), np.full(sentences, target))
+    # The padded network also computes keys for the LENGTH slot, which are masked.
+    assert flops == pytest.approx(counter.get_total_flops(), rel=0.02)
 
 
 def test_longer_sentences_cost_more_than_their_length() -> None:
@@ -47,8 +47,8 @@ def test_the_paper_s_network_by_hand() -> None:
     """6 operations for each weight and token; 44 million weights in the layers, attention a few per cent."""
     network = NetworkSettings(kind="AT")
     layers = 6 * (4 * 512**2 + 2 * 512 * 2048) + 6 * (8 * 512**2 + 2 * 512 * 2048)
-    told = update_flops(network, 10_000, np.full(100, 25), np.full(100, 26))
-    assert told == pytest.approx(6 * 2500 * (layers + 512 * 10_000), rel=0.03)
+    flops = update_flops(network, 10_000, np.full(100, 25), np.full(100, 26))
+    assert flops == pytest.approx(6 * 2500 * (layers + 512 * 10_000), rel=0.03)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_windows_run_over_the_undeleted_target_and_end_in_eos() -> None:
     batch = batch_of(3, 1)
     masked = torch.tensor([[False, True, False, False, True], [False] * 5])
     deleted = torch.tensor([[False, False, True, False, False], [False] * 5])
-    examples = piece_examples(batch, masked, deleted, 3, deleted_as_masked=False)
+    examples = piece_examples(batch, masked, deleted, 3, "official")
     assert examples.decoder_input.tolist() == [[BOS, MASK, 12, MASK, PAD], [BOS, 10, EOS, PAD, PAD]]
     assert examples.targets[0].tolist() == [[BOS, 10, 11], [10, 11, 12], [12, EOS, EOS], [EOS, EOS, EOS], [PAD] * 3]
     assert examples.groups[0].tolist() == [
@@ -87,17 +87,17 @@ def test_windows_run_over_the_undeleted_target_and_end_in_eos() -> None:
         [NO_TARGET] * 3,
     ]
     assert examples.lengths.tolist() == [5, 3]
-    strict = piece_examples(batch, masked, deleted, 3, deleted_as_masked=True)
-    assert strict.groups[0, 0].tolist() == [VISIBLE, MASKED, MASKED]
+    paper = piece_examples(batch, masked, deleted, 3, "paper")
+    assert paper.groups[0, 0].tolist() == [VISIBLE, MASKED, MASKED], "a deleted token does not appear in the input"
 
 
 def shown_examples() -> Examples:
     batch = batch_of(12, 1)
     masked = torch.zeros(batch.target.shape, dtype=torch.bool)
-    return piece_examples(batch, masked, masked, 3, deleted_as_masked=False)
+    return piece_examples(batch, masked, masked, 3, "official")
 
 
-def test_a_mask_too_many_asks_for_what_the_token_behind_it_asks_for() -> None:
+def test_an_extra_mask_predicts_what_the_token_after_it_predicts() -> None:
     examples = shown_examples()
     counts = set()
     for seed in range(40):
@@ -121,13 +121,25 @@ def test_a_mask_too_many_asks_for_what_the_token_behind_it_asks_for() -> None:
     assert torch.equal(longer.lengths, examples.lengths), "the length to predict is the target's own"
 
 
-def test_a_part_of_longer_inputs_keeps_them_whole() -> None:
+@pytest.mark.parametrize("loss", ["official", "paper"])
+def test_the_papers_loss_gives_deleted_tokens_full_weight(loss: str) -> None:
+    objective = ObjectiveSettings(loss=loss, deletion_rate=0.5)  # type: ignore[arg-type]
+    examples = draw_examples(batch_of(*[20] * 30), NetworkSettings(kind="LAT"), objective, generator(3))
+    groups_of_deleted = set()
+    for targets, groups in zip(examples.targets.tolist(), examples.groups.tolist(), strict=True):
+        kept = {window[0] for window in targets}
+        for window, window_groups in zip(targets, groups, strict=True):
+            groups_of_deleted |= {g for token, g in zip(window, window_groups, strict=True) if token not in kept}
+    assert groups_of_deleted == ({MASKED} if loss == "paper" else {MASKED, VISIBLE})
+
+
+def test_micro_batches_keep_longer_inputs_whole() -> None:
     batch = batch_of(1, 3, 4, 9, 14, 20)
     settings = ObjectiveSettings(insertion_rate=0.3, delete_from_short=True)
     examples = draw_examples(batch, NetworkSettings(kind="LAT"), settings, generator(5))
-    parts = [examples.part(part) for part in cut_rows(batch, 30)]
-    assert len(parts) > 1
-    inputs = [[t for t in row if t != PAD] for part in parts for row in part.decoder_input.tolist()]
+    cut = [examples.rows(micro_batch) for micro_batch in cut_rows(batch, 30)]
+    assert len(cut) > 1
+    inputs = [[t for t in row if t != PAD] for rows in cut for row in rows.decoder_input.tolist()]
     assert inputs == [[t for t in row if t != PAD] for row in examples.decoder_input.tolist()]
     assert any(len(row) > words + 2 for row, words in zip(inputs, (1, 3, 4, 9, 14, 20), strict=True))
 
@@ -139,7 +151,7 @@ def test_at_predicts_the_next_token() -> None:
     assert examples.groups[1, :, 0].tolist() == [MASKED, MASKED, NO_TARGET]
 
 
-def test_cmlm_is_asked_for_masked_words_only() -> None:
+def test_cmlm_predicts_masked_words_only() -> None:
     examples = draw_examples(batch_of(5, 2), NetworkSettings(kind="CMLM"), ObjectiveSettings(), generator())
     hidden = examples.decoder_input == MASK
     assert torch.equal(examples.groups[:, :, 0] == MASKED, hidden)
@@ -150,9 +162,7 @@ def test_cmlm_is_asked_for_masked_words_only() -> None:
 @pytest.mark.parametrize("insertion_rate", [0.0, 0.15])
 @pytest.mark.parametrize("loss", ["official", "paper"])
 @pytest.mark.parametrize("kind", ["AT", "CMLM", "LAT"])
-def test_the_loss_and_gradient_do_not_depend_on_how_an_update_is_cut(
-    kind: str, loss: str, insertion_rate: float
-) -> None:
+def test_the_loss_and_gradient_do_not_depend_on_the_micro_batches(kind: str, loss: str, insertion_rate: float) -> None:
     settings = dataclasses.replace(SMALL, kind=kind)  # type: ignore[arg-type]
     objective = ObjectiveSettings(loss=loss, insertion_rate=insertion_rate)  # type: ignore[arg-type]
     model = build_model(settings, 40, 40, True, generator())
@@ -162,12 +172,12 @@ def test_the_loss_and_gradient_do_not_depend_on_how_an_update_is_cut(
     results = []
     for limit in (1000, 50, 25):
         model.zero_grad()
-        parts = cut_rows(batch, limit)
-        shares = [loss_share(model, examples.part(part), totals, objective) for part in parts]
+        micro_batches = cut_rows(batch, limit)
+        shares = [loss_share(model, examples.rows(micro), totals, objective) for micro in micro_batches]
         total = torch.stack([share.total for share in shares]).sum()
         total.backward()  # type: ignore[no-untyped-call]
         gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-        results.append((len(parts), total.item(), gradient))
+        results.append((len(micro_batches), total.item(), gradient))
     assert results[0][0] == 1
     assert results[2][0] > results[1][0] > 1
     for _, total, gradient in results[1:]:

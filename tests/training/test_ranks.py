@@ -1,4 +1,4 @@
-"""Two ranks are one: the same weights, the same text, one log, one voice."""
+"""Two ranks do what one process does: the same weights, the same text, one log, one message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,11 +17,13 @@ from conftest import Runs
 from safetensors.torch import load_file
 from toy import toy_recipe
 
-from lath.config import Recipe, load_recipe, to_tree
+from lath.config import Recipe, load_recipe, to_toml
 from lath.errors import UserError
 from lath.text.corpus import Corpus
+from lath.trainer import train
 from lath.training.batches import make_batch
-from lath.training.loop import build_learner, step_seed, train, update
+from lath.training.learner import build_learner
+from lath.training.loop import update
 from lath.training.ranks import ALONE, VARIABLES, gather, join_world, lead, share_stream, sum_gradients, together
 from lath.translator import load
 
@@ -32,14 +33,14 @@ STEPS = 20
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """For processes that talk to each other on this machine alone."""
+    """For processes that communicate on this machine only."""
     plain = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if Path("/sys/class/net/lo").exists() else {}
     return {**plain, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **loopback, **extra}
 
 
 class Ranks:
-    """The same command in two processes that are told what torchrun would tell them, and are easy to kill."""
+    """The same command in two processes with torchrun's variables; unlike torchrun's they are easy to kill."""
 
     def __init__(self, *command: object) -> None:
         with socket.socket() as probe:
@@ -57,9 +58,9 @@ class Ranks:
         ]
 
     def end(self) -> list[tuple[int, str, str]]:
-        """Exit code, stdout and stderr of each, when all have ended."""
-        told = [process.communicate(timeout=60) for process in self.processes]
-        return [(process.returncode, out, err) for process, (out, err) in zip(self.processes, told, strict=True)]
+        """Exit code, stdout and stderr of each, after all have ended."""
+        outputs = [process.communicate(timeout=60) for process in self.processes]
+        return [(process.returncode, out, err) for process, (out, err) in zip(self.processes, outputs, strict=True)]
 
     def kill(self, number: signal.Signals, *ranks: int) -> None:
         """Send a signal to some of them."""
@@ -68,19 +69,11 @@ class Ranks:
 
 
 def finished(ranks: Ranks) -> str:
-    """What the first rank printed; all must have ended well and nobody else may have said anything."""
-    told = ranks.end()
-    assert [code for code, _, _ in told] == [0, 0], told
-    assert [out for _, out, _ in told[1:]] == [""]
-    return told[0][1]
-
-
-def toml(tree: Mapping[str, object]) -> Iterator[str]:
-    """The lines of a recipe; what JSON writes of a setting is TOML as well."""
-    for section, settings in tree.items():
-        assert isinstance(settings, dict)
-        yield f"[{section}]"
-        yield from (f"{key} = {json.dumps(value)}" for key, value in settings.items() if value not in (None, ""))
+    """What the first rank printed; all must have succeeded, and the others must print nothing."""
+    outcomes = ranks.end()
+    assert [code for code, _, _ in outcomes] == [0, 0], outcomes
+    assert [out for _, out, _ in outcomes[1:]] == [""]
+    return outcomes[0][1]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +81,7 @@ def recipe_file(toy_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     settings = {"steps": STEPS, "validate_every": 5, "log_every": 1, "step_tokens": 400, "micro_batch_tokens": 100}
     recipe = toy_recipe(toy_folder, "LAT", **settings)
     path = tmp_path_factory.mktemp("recipe") / "toy.toml"
-    path.write_text("\n".join(toml(to_tree(recipe))), encoding="utf-8")
+    path.write_text(to_toml(recipe), encoding="utf-8")
     return path
 
 
@@ -99,9 +92,9 @@ def recipe(recipe_file: Path) -> Recipe:
 
 @pytest.fixture(scope="module")
 def alone(recipe: Recipe, toy_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of one process that was never stopped."""
+    """The run of a single process without interruption."""
     run = tmp_path_factory.mktemp("alone") / "run"
-    train(recipe, "", toy_folder / "data", run, CPU)
+    train(recipe, toy_folder / "data", run, device="cpu")
     return run
 
 
@@ -112,7 +105,7 @@ def log_of(run: Path) -> list[dict[str, float]]:
 
 
 def assert_same_weights(first: Path, second: Path) -> None:
-    """To 1e-6: what is left is the order in which numbers were added."""
+    """To 1e-6: the order of additions differs."""
     one, two = (load_file(run / f"checkpoints/step-{STEPS}/model.safetensors") for run in (first, second))
     assert one.keys() == two.keys()
     assert max(float((one[name] - two[name]).abs().max()) for name in one) <= 1e-6
@@ -136,10 +129,10 @@ def test_two_ranks_under_torchrun_train_what_one_process_does(
     done = subprocess.run([*torchrun, *verb], env=environment(), text=True, capture_output=True, timeout=100)
     assert (done.returncode, done.stdout) == (0, f"{run / 'model'}\n"), done.stderr
     assert_same_weights(alone, run)
-    told, expected = log_of(run), log_of(alone)
-    assert [(line["step"], "loss" in line) for line in told] == [(line["step"], "loss" in line) for line in expected]
+    logged, expected = log_of(run), log_of(alone)
+    assert [(line["step"], "loss" in line) for line in logged] == [(line["step"], "loss" in line) for line in expected]
     for name in ("loss", "valid_loss", "gradient_norm"):
-        values = [[line[name] for line in log if name in line] for log in (told, expected)]
+        values = [[line[name] for line in log if name in line] for log in (logged, expected)]
         assert values[0] == pytest.approx(values[1], rel=1e-5)
     assert {path.name for path in run.iterdir()} == {path.name for path in alone.iterdir()}
 
@@ -151,19 +144,19 @@ def test_stopped_ranks_go_on_and_killed_ones_are_resumed_by_one(
     verb = ["-m", "lath", "train", recipe_file, data, run, "--device", "cpu"]
     ranks = Ranks(*verb)
     wait_for_step(run, 2, ranks)
-    ranks.kill(signal.SIGTERM, 1)  # one is told, all stop
-    told = ranks.end()
-    assert [code for code, _, _ in told] == [130, 130], told
+    ranks.kill(signal.SIGTERM, 1)  # one gets the signal, all stop
+    outcomes = ranks.end()
+    assert [code for code, _, _ in outcomes] == [130, 130], outcomes
     step = int(log_of(run)[-1]["step"])
-    assert f"lath: stopped at step {step}, which is saved" in told[0][2]
-    assert "lath" not in told[1][2]
+    assert f"lath: stopped at step {step} and saved" in outcomes[0][2]
+    assert "lath" not in outcomes[1][2]
 
     ranks = Ranks(*verb, "--resume")
     wait_for_step(run, step + 5, ranks)
     ranks.kill(signal.SIGKILL, 0, 1)
     assert [code for code, _, _ in ranks.end()] == [-signal.SIGKILL] * 2
 
-    train(recipe, "", data, run, CPU, resume=True)
+    train(recipe, data, run, device="cpu", resume=True)
     assert_same_weights(alone, run)
     assert [line["step"] for line in log_of(run)] == [line["step"] for line in log_of(alone)]
 
@@ -176,7 +169,8 @@ from lath.training.batches import make_batch
 from lath.config import load_recipe
 from lath.text.corpus import Corpus
 from lath.training.ranks import any_rank, gather, join_world, lead, share_stream, sum_scalars
-from lath.training.loop import build_learner, update
+from lath.training.learner import build_learner
+from lath.training.loop import update
 from lath.text.vocab import load_vocabs
 recipe, data, out = (Path(argument) for argument in sys.argv[1:])
 with join_world("cpu") as (world, device):
@@ -198,7 +192,7 @@ with join_world("cpu") as (world, device):
 def test_a_rank_without_rows_steps_like_the_others(
     recipe: Recipe, recipe_file: Path, toy_folder: Path, tmp_path: Path
 ) -> None:
-    """An update of one sentence leaves the second rank nothing; its weights are the first one's all the same."""
+    """An update of one sentence leaves the second rank no rows; it still makes the same step."""
     finished(Ranks("-c", UPDATE, recipe_file, toy_folder / "data", tmp_path))
     learner = build_learner(recipe, toy_folder / "data", CPU)
     for step in (1, 2):
@@ -207,11 +201,6 @@ def test_a_rank_without_rows_steps_like_the_others(
     for name, parameter in learner.model.named_parameters():
         assert torch.equal(first[name], second[name])
         assert torch.allclose(first[name], parameter, atol=1e-6)
-
-
-def test_dropout_differs_by_rank_and_one_process_draws_what_it_always_drew() -> None:
-    assert step_seed(1, 5) == step_seed(1, 5, rank=0) == 7576354313457842240
-    assert len({step_seed(1, step, rank) for step in range(20) for rank in range(8)}) == 160
 
 
 # ---- text ---------------------------------------------------------------------------------------------------------
@@ -237,46 +226,52 @@ def test_ranks_translate_in_order(toy_run: Runs, source: Path) -> None:
 
 
 SMALL_SHARDS = """
-import functools, sys
-import lath.cli, lath.distill
-write = lath.distill._write_shards
-def noted(translator, *others):
-    ask = translator.hypotheses
-    translator.hypotheses = lambda lines, **settings: print(len(lines), file=sys.stderr) or ask(lines, **settings)
-    return write(translator, *others)
-lath.distill._write_shards = noted
-lath.distill.distill = functools.partial(lath.distill.distill, shard_lines=40)
-sys.exit(lath.cli.main(sys.argv[1:]))
+import sys
+from pathlib import Path
+from lath.distill import distill_with
+from lath.training.ranks import join_world
+from lath.translator import load
+model, source, out = map(Path, sys.argv[1:])
+translator = load(model, "cpu")
+translate, counts = translator.hypotheses, []
+def counted(lines, **options):
+    counts.append(len(lines))
+    return translate(lines, **options)
+translator.hypotheses = counted
+with join_world("cpu") as (world, _):
+    assert distill_with(translator, model, source, out, {}, shard_lines=40, world=world) == 150
+    assert counts == [[40, 40], [40, 29]][world.rank], counts  # 149 different lines: the empty line occurs twice
 """
 
 
 def test_ranks_distil_in_turn_and_the_first_joins(toy_run: Runs, source: Path, tmp_path: Path) -> None:
     model, out = toy_run("AT") / "model", tmp_path / "distilled"
-    ranks = Ranks("-c", SMALL_SHARDS, "distill", model, source, out, "--device", "cpu")
-    told = ranks.end()
-    assert [code for code, _, _ in told] == [0, 0], told
-    assert [out for _, out, _ in told] == [f"{out}: 150 lines\n", ""]
-    assert [[int(word) for word in err.split() if word.isdecimal()] for _, _, err in told] == [[40, 40], [40, 29]], (
-        "the empty line, which comes twice, once"
-    )
+    assert finished(Ranks("-c", SMALL_SHARDS, model, source, out)) == ""
     assert out.read_text(encoding="utf-8") == "".join(f"{line}\n" for line in load(model, "cpu").translate(LINES))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["distilled", "news.src"]
+
+
+def test_ranks_distil_from_the_command_line(toy_run: Runs, source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "distilled"
+    ranks = Ranks("-m", "lath", "distill", toy_run("AT") / "model", source, out, "--device", "cpu")
+    assert finished(ranks) == f"{out}: 150 lines\n"
+    assert len(out.read_text(encoding="utf-8").splitlines()) == 150
 
 
 # ---- mistakes -----------------------------------------------------------------------------------------------------
 
 
-def test_a_refusal_is_told_once(recipe_file: Path, alone: Path, toy_folder: Path) -> None:
-    told = Ranks("-m", "lath", "train", recipe_file, toy_folder / "data", alone, "--device", "cpu").end()
-    assert [code for code, _, _ in told] == [2, 2]
-    errors = [line for _, _, err in told for line in err.splitlines() if "lath" in line]
-    assert errors == [f"lath: error: {alone}: exists already; add --resume to go on with it, or choose another name"]
+def test_an_error_is_reported_once(recipe_file: Path, alone: Path, toy_folder: Path) -> None:
+    outcomes = Ranks("-m", "lath", "train", recipe_file, toy_folder / "data", alone, "--device", "cpu").end()
+    assert [code for code, _, _ in outcomes] == [2, 2]
+    errors = [line for _, _, err in outcomes for line in err.splitlines() if "lath" in line]
+    assert errors == [f"lath: error: {alone}: exists already; add --resume to continue it, or choose another name"]
 
 
 def test_standard_input_is_refused_for_several(toy_run: Runs) -> None:
-    told = Ranks("-m", "lath", "translate", toy_run("LAT") / "model", "--device", "cpu").end()
-    assert [code for code, _, _ in told] == [2, 2]
-    assert "lath: error: several ranks cannot read standard input; give a text file" in told[0][2]
+    outcomes = Ranks("-m", "lath", "translate", toy_run("LAT") / "model", "--device", "cpu").end()
+    assert [code for code, _, _ in outcomes] == [2, 2]
+    assert "lath: error: several ranks cannot read standard input; give a text file" in outcomes[0][2]
 
 
 def test_without_torchrun_there_is_a_world_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,10 +317,10 @@ def test_half_an_environment_is_refused(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("cuda:0", "device cuda:0: under torchrun every rank takes a GPU of its own; use --device cuda"),
+        ("cuda:0", "device cuda:0: under torchrun every rank uses its own GPU; use --device cuda"),
         (
             "cuda",
-            "rank 3 of this machine has no GPU, there are 2; start one rank for each with torchrun --nproc-per-node",
+            "local rank 3 has no GPU, this machine has 2; start one rank per GPU with torchrun --nproc-per-node",
         ),
     ],
 )

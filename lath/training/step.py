@@ -1,0 +1,60 @@
+"""The step engine: how an update becomes micro-batches, and how their loss and gradient are computed.
+
+`PlainEngine` pads and runs eagerly. It works everywhere and is the oracle of the packed engine (engine/training.py).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from lath.config import Recipe
+from lath.model.network import Model
+from lath.training.batches import Batch, MicroBatch, cut_rows
+from lath.training.objective import Examples, Losses, Totals, loss_share
+
+
+class StepEngine(Protocol):
+    """Computes loss and gradient. The losses of the micro-batches of an update add up to the loss of the update."""
+
+    def cut(self, batch: Batch) -> list[MicroBatch]:
+        """The micro-batches of a batch that is sorted by length."""
+
+    def positions(self, micro_batch: MicroBatch) -> int:
+        """Decoder positions computed for a micro-batch, including padding."""
+
+    def learn(self, examples: Examples, totals: Totals) -> Losses:
+        """The losses of a micro-batch; their gradient is added to the model's."""
+
+
+class PlainEngine:
+    """Padded micro-batches, run eagerly."""
+
+    def __init__(self, model: Model, recipe: Recipe, device: torch.device) -> None:
+        self.model, self.recipe, self.device = model, recipe, device
+
+    def cut(self, batch: Batch) -> list[MicroBatch]:
+        """Neighbouring rows, so that each micro-batch needs little padding."""
+        return cut_rows(batch, self.recipe.train.micro_batch_tokens)
+
+    def positions(self, micro_batch: MicroBatch) -> int:
+        """The size of the padded target."""
+        return micro_batch.positions
+
+    def learn(self, examples: Examples, totals: Totals) -> Losses:
+        """Forward and backward."""
+        with autocast(self.recipe, self.device):
+            losses = loss_share(self.model, examples, totals, self.recipe.objective)
+        return backward(losses)
+
+
+def backward(losses: Losses) -> Losses:
+    """Add the gradient to the model's, and return the losses without their graph."""
+    losses.total.backward()  # type: ignore[no-untyped-call]
+    return Losses(losses.token.detach(), losses.length.detach())
+
+
+def autocast(recipe: Recipe, device: torch.device) -> torch.autocast:
+    """bf16 if the recipe asks for it."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=recipe.train.precision == "bf16")
