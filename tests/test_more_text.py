@@ -1,4 +1,4 @@
-"""recipes/more_text.py: new sentences are made of old ones as its page says."""
+"""recipes/more_text.py makes new sentences from old ones as its docstring describes."""
 
 from __future__ import annotations
 
@@ -93,6 +93,8 @@ def test_everyday_sentences_and_speeches_that_nobody_has_read(
     ]  # fmt: skip
     # "Danke" is no name, for it is also written without a capital.
     assert lines[5:] == [speech.replace("Swoboda", "Korhola")]
+    copied = written(more_text, "bundled", monkeypatch)
+    assert sorted(copied) == sorted([*lines, *lines[:2], *lines[:2], lines[2]])  # everyday sentences, then a new one
 
 
 def test_speeches_that_a_teacher_has_read_and_others(more_text: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
