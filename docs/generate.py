@@ -72,7 +72,7 @@ class ClaimRow(NamedTuple):
 
 CLAIMS = (
     ClaimRow("IWSLT'14-53k de-en", "iwslt14", "iwslt14"),
-    ClaimRow("Tatoeba de-en", "tatoeba", "tatoeba", "-longer"),
+    ClaimRow("Tatoeba de-en, one extra position", "tatoeba", "tatoeba", "-longer"),
     ClaimRow("Europarl de-en, newstest2014", "europarl-de-en", "wmt_newstest"),
     ClaimRow("Europarl de-en, Europarl test", "europarl-de-en", "europarl"),
     ClaimRow("Europarl en-de, newstest2014", "europarl-en-de", "wmt_newstest"),
