@@ -5,7 +5,7 @@
     python recipes/compare.py RECIPE RUN --test SOURCE REFERENCE [options]
 
 Each step is a `lath` command whose result stays in the run directory, and a step whose result exists is skipped. So the
-same command continues after a crash, or after --minutes, which stops a step in such a way that it can be resumed.
+same command continues after a crash, or after --minutes, which stops a step so that it can be resumed.
 
     RUN/raw                   prepared text                          lath prepare
     RUN/teacher               an AT model trained on it              lath train

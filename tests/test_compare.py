@@ -105,7 +105,9 @@ def test_students_come_after_their_teacher(
     assert len(fake.asked) == before  # everything is there
 
 
-def test_students_may_read_another_text(compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_students_may_have_another_source_text(
+    compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake = Fake()
     monkeypatch.setattr(compare, "Steps", lambda minutes: fake)
     monkeypatch.setattr(compare, "score", lambda options: None)
@@ -120,9 +122,7 @@ def test_students_may_read_another_text(compare: ModuleType, text: Path, monkeyp
     assert starts[-1] == "train.start_from=mine"  # what is said of one system comes last, and so counts
 
 
-def test_a_system_on_raw_text_waits_for_nobody(
-    compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_system_on_raw_text_does_not_wait(compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake()
     monkeypatch.setattr(compare, "Steps", lambda minutes: fake)
     for language in ("de", "en"):
@@ -141,7 +141,7 @@ def test_a_system_on_raw_text_waits_for_nobody(
     assert [Path(line[3]).name for line in fake.asked if line[0] == "train"] == ["lat-raw", "cmlm-raw"]
 
 
-def test_students_that_begin_with_the_teachers_weights_wait_for_it_on_raw_text_too(
+def test_students_that_start_from_the_teacher_wait_for_it_on_raw_text_too(
     compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = Fake()
@@ -174,7 +174,7 @@ def test_a_setting_may_be_for_several_systems(compare: ModuleType, text: Path, m
     assert steps == {"lat-raw": "train.steps=7", "cmlm-raw": "train.steps=9"}
 
 
-def test_tokenised_text_is_also_scored_as_people_write_it(
+def test_tokenised_text_is_also_scored_detokenised(
     compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compare, "Steps", lambda minutes: Fake())
@@ -195,7 +195,7 @@ def test_tokenised_text_is_also_scored_as_people_write_it(
 
 
 @pytest.mark.parametrize("missing", ["sacrebleu", "sacremoses"])
-def test_where_nothing_can_score_the_translations_are_made_all_the_same(
+def test_without_a_scorer_the_translations_are_still_made(
     missing: str, compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(compare, "Steps", lambda minutes: Fake())
@@ -208,7 +208,7 @@ def test_where_nothing_can_score_the_translations_are_made_all_the_same(
     assert not (text / "run" / "scores.json").exists()
 
 
-def test_the_teacher_for_real_and_time_that_is_over(
+def test_a_real_teacher_and_a_time_limit(
     compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = ("--systems", "teacher")
@@ -219,21 +219,21 @@ def test_the_teacher_for_real_and_time_that_is_over(
     assert "teacher.beam5" in capsys.readouterr().out
 
 
-def test_a_command_that_fails_is_told(
+def test_a_failing_command_is_reported(
     compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(compare, text, "--set", "data.train_source=nowhere.de", monkeypatch=monkeypatch) == 2
     assert "compare: error: lath prepare ended with 2; see its message above" in capsys.readouterr().err
 
 
-def test_a_test_that_is_not_there_is_told_first(
+def test_a_missing_test_is_reported_first(
     compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (text / "short.en").write_text("a\n", encoding="utf-8")
-    for name, told in (("nowhere.en", "no such file"), ("short.en", "3 lines")):
+    for name, message in (("nowhere.en", "no such file"), ("short.en", "3 lines")):
         more = ("--test", str(text / "test.de"), str(text / name))
         assert main(compare, text, *more, monkeypatch=monkeypatch) == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     (text / "short.en").write_text("a\n" * 3, encoding="utf-8")
     assert main(compare, text, *more, monkeypatch=monkeypatch) == 2
     assert "have the same name" in capsys.readouterr().err

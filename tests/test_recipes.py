@@ -63,7 +63,7 @@ def test_a_recipe_serves_teacher_and_students(path: Path, kind: str) -> None:
 
 
 @each_recipe
-def test_a_recipe_tells_its_purpose_and_names_its_text(path: Path) -> None:
+def test_a_recipe_states_its_purpose_and_names_its_text(path: Path) -> None:
     data = load_recipe(path).data
     assert path.read_text(encoding="utf-8").startswith("# ")
     for side, language in (("source", data.source_language), ("target", data.target_language)):
