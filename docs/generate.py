@@ -1,8 +1,13 @@
-"""Write the generated parts of the documentation: all of docs/cli.md, and the tables of settings in docs/formats.md.
+"""Write the generated parts of the documentation.
 
     python docs/generate.py     (or: make docs)
 
-A default and its sentence live once, in a dataclass of lath; tests/test_docs.py says when the pages lag behind.
+- docs/cli.md, all of it, from the command line's own help;
+- the tables of settings in docs/formats.md, from the dataclasses: `<!-- settings: SECTION -->` up to `<!-- end -->`;
+- the tables of scores in docs/results.md and in the card of the bundled model, from docs/runs/NAME/scores.json:
+  `<!-- scores: NAME -->` up to `<!-- end -->`.
+
+tests/test_docs.py fails when a page is out of date.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ import json
 import re
 import typing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lath.cli import reference
 from lath.config import MergeRules, Recipe
@@ -22,6 +27,57 @@ from lath.config import MergeRules, Recipe
 FOLDER = Path(__file__).parent
 SECTIONS: dict[str, type[Any]] = {**typing.get_type_hints(Recipe), "decode.merge": MergeRules}
 TABLE = re.compile(r"(<!-- settings: (\S+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
+SCORES = re.compile(r"(<!-- scores: (\S+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
+SCORE_PAGES = (FOLDER / "results.md", FOLDER.parent / "models" / "de-en" / "README.md")
+
+TESTS = {"iwslt14": "IWSLT'14", "tatoeba": "Tatoeba", "wmt_newstest": "newstest2014", "europarl": "Europarl"}
+"""How a test is named on a page, by how its name starts in scores.json."""
+SYSTEMS = {
+    "teacher.beam5": "AT 6-6, beam 5 (the teacher)",
+    "at-12-1.beam5": "AT 12-1, beam 5",
+    "cmlm.it1": "CMLM-1, five lengths",
+    "cmlm.it10": "CMLM-10, five lengths",
+    "lat-baseline.it4": "LAT-4, trained without length noise",
+    "lat.it1": "LAT-1",
+    "lat.it2": "LAT-2",
+    "lat.it4": "LAT-4",
+    "lat.it10": "LAT-10",
+    "lat.it4-lengths1": "LAT-4, one length",
+    "lat.it4-lengths3": "LAT-4, three lengths",
+    "lat.it4-lengths5": "LAT-4, five lengths",
+    "lat.it1-longer": "LAT-1, one extra position",
+    "lat.it4-longer": "LAT-4, one extra position",
+    "lat.it4-longer-lengths3": "LAT-4, one extra position, three lengths",
+}
+"""How a system and its decoding options are named on a page."""
+COMPARED = ("teacher.beam5", "at-12-1.beam5", "cmlm.it1", "cmlm.it10", "lat.it1", "lat.it4", "lat.it4-lengths5")
+ROWS = {
+    "bundled": ("teacher.beam5", "lat.it1", "lat.it2", "lat.it4", "lat.it10", "lat.it4-lengths1", "lat.it4-lengths3"),
+    "tatoeba": ("teacher.beam5", "cmlm.it1", "cmlm.it10", "lat-baseline.it4", "lat.it1-longer", "lat.it4-longer",
+                "lat.it4-longer-lengths3"),
+}  # fmt: skip
+"""The rows of a run's table where they are not COMPARED."""
+
+
+class ClaimRow(NamedTuple):
+    """A row of the table of the paper's claims."""
+
+    label: str
+    run: str
+    test: str
+    option: str = ""
+    """Of LAT's decoding, as scores.json names it."""
+
+
+CLAIMS = (
+    ClaimRow("IWSLT'14-53k de-en", "iwslt14", "iwslt14"),
+    ClaimRow("Tatoeba de-en, one extra position", "tatoeba", "tatoeba", "-longer"),
+    ClaimRow("Europarl de-en, newstest2014", "europarl-de-en", "wmt_newstest"),
+    ClaimRow("Europarl de-en, Europarl test", "europarl-de-en", "europarl"),
+    ClaimRow("Europarl en-de, newstest2014", "europarl-en-de", "wmt_newstest"),
+    ClaimRow("Europarl en-de, Europarl test", "europarl-en-de", "europarl"),
+    ClaimRow("Tatoeba + Europarl en-de, newstest2014", "mixed-en-de", "wmt_newstest"),
+)
 
 
 def pages() -> dict[Path, str]:
@@ -31,6 +87,7 @@ def pages() -> dict[Path, str]:
     return {
         FOLDER / "cli.md": reference(),
         formats: TABLE.sub(lambda found: found[1] + settings_table(SECTIONS[found[2]]), text),
+        **{page: with_scores(page.read_text(encoding="utf-8")) for page in SCORE_PAGES},
     }
 
 
@@ -60,6 +117,59 @@ def field_sentences(settings: type[Any]) -> dict[str, str]:
             assert isinstance(below.value, ast.Constant), field.target.id
             sentences[field.target.id] = " ".join(str(below.value.value).split())
     return sentences
+
+
+def with_scores(text: str) -> str:
+    """A page with its tables of scores up to date."""
+    return SCORES.sub(lambda found: found[1] + (claims() if found[2] == "claims" else scores(found[2])), text)
+
+
+def load_scores(run: str) -> dict[str, Any]:
+    """What a run's scores.json holds, by test."""
+    found: dict[str, Any] = json.loads((FOLDER / "runs" / run / "scores.json").read_text(encoding="utf-8"))
+    return found
+
+
+def scores(run: str) -> str:
+    """BLEU, chrF2 and length ratio of a run's systems on each of its tests, with the signatures of both metrics."""
+    tests = load_scores(run)
+    names = [next(name for start, name in TESTS.items() if test.startswith(start)) for test in tests]
+    rows = [
+        "| system | " + " | ".join(f"{name}: BLEU | chrF2 | length" for name in names) + " |",
+        "|---|" + "--:|--:|--:|" * len(tests),
+    ]
+    found = [test["scores"] for test in tests.values()]
+    for system in ROWS.get(run, COMPARED):
+        if all(system in test for test in found):
+            rows.append(" | ".join([f"| {SYSTEMS[system]}", *(score_cells(test[system]) for test in found)]) + " |")
+    metrics = [found[0]["teacher.beam5"][metric] for metric in ("bleu", "chrf")]
+    signatures = ", ".join(f"`{metric['metric']}|{metric['signature']}`" for metric in metrics)
+    return "\n".join([*rows, "", signatures]) + "\n"
+
+
+def score_cells(score: dict[str, Any]) -> str:
+    """One system on one test."""
+    return f"{score['bleu']['value']:.2f} | {score['chrf']['value']:.1f} | {score['length_ratio']:.3f}"
+
+
+def claims() -> str:
+    """The paper's three claims as differences of BLEU with their 95 % intervals, each row from one run."""
+    rows = ["| task and test | LAT-1 over CMLM-1 | LAT-4 over CMLM-10 | LAT-4 over its teacher |", "|---|--:|--:|--:|"]
+    for row in CLAIMS:
+        [found] = [found for test, found in load_scores(row.run).items() if test.startswith(row.test)]
+        pairs = (("lat.it1", "cmlm.it1"), ("lat.it4", "cmlm.it10"), ("lat.it4", "teacher.beam5"))
+        cells = [difference(found, one + row.option, other) for one, other in pairs]
+        rows.append(f"| [{row.label}](runs/{row.run}/scores.json) | " + " | ".join(cells) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def difference(found: dict[str, Any], one: str, other: str) -> str:
+    """By how much BLEU one system is above another; nothing where a run does not have both."""
+    if f"{one} against {other}" not in found["claims"]:
+        return ""
+    interval = found["claims"][f"{one} against {other}"]["bleu"]
+    higher = found["scores"][one]["bleu"]["value"] - found["scores"][other]["bleu"]["value"]
+    return f"{higher:+.2f} ({interval['low']:+.2f} to {interval['high']:+.2f})"
 
 
 if __name__ == "__main__":

@@ -1,21 +1,26 @@
-"""More text for students to read: python recipes/more_text.py everyday de data/de-en/more.de
+"""Extra source text for students: python recipes/more_text.py everyday de data/de-en/more.de
 
-A teacher can translate any text of its language, so its students need not stop at the sentences that it learnt from.
-Written are these, and behind them what is new:
+A teacher can translate any text of its language, so students need not stop at the sentences that it was trained on. The
+training sentences are written first, then new ones:
 
     recombined  sentences that exchange what follows a comma where it begins with the same word:
                 "X, dass A" and "Y, dass B" become "X, dass B"
-    crossed     sentences that exchange what follows two words they share, if a sentence may end so:
+    crossed     sentences that exchange what follows two shared words, if some sentence ends like that:
                 "Wir fuhren mit dem Zug." and "Er kam mit dem Auto." become "Wir fuhren mit dem Auto."
     clauses     what stands between commas, as sentences of their own
-    renamed     sentences with other names in them: students see few names, and lose them
+    renamed     sentences with exchanged names: students see few names, and get them wrong
     others      sentences of other texts
 
-`talks` is for the students of IWSLT'14 and needs sacremoses (pip install 'lath[paper]'): everyday sentences (Tatoeba)
-and speeches (Europarl) are tokenised and lower-cased like the talks. `short` is for those of tatoeba.toml. `everyday`
-is for those of de-en.toml and en-de.toml, who read everyday sentences first of all, and of the speeches those that
-their teacher has not read; `speeches` for those of europarl-third-deen.toml and europarl-third-ende.toml, whose teacher
-has read nothing but speeches. No line is written twice, and none of these texts' validation and test parts is.
+The sets, by the recipe they are for:
+
+    talks       iwslt14-53k.toml; Tatoeba and Europarl are tokenised and lower-cased like the talks, which needs
+                sacremoses (pip install 'lath[paper]')
+    short       tatoeba.toml
+    everyday    en-de.toml: everyday sentences first, then speeches that the teacher was not trained on
+    bundled     de-en.toml: the same with fewer speeches, and everyday sentences two or three times
+    speeches    europarl-third-deen.toml and europarl-third-ende.toml, whose teacher was trained on speeches only
+
+Apart from these copies no line is written twice, and no validation or test sentence is written.
 """
 
 from __future__ import annotations
@@ -35,18 +40,18 @@ from lath.files import read_lines, whole_file
 DATA = Path("data")
 TALKS, TATOEBA, EUROPARL = DATA / "iwslt14_deen_53k", DATA / "tatoeba_deen", DATA / "europarl_deen"
 CLAUSE_WORDS = 6
-"""A shorter clause is no sentence."""
+"""Shorter clauses are left out."""
 WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 RARE = 50
-"""A name that is written more often than this in the training text is one that students know."""
+"""Students know a name that occurs more often than this in the training text."""
 
 Sentence = list[str]
 Parts = dict[str, Iterable[Sentence]]
-"""Sentences by what they are told to be."""
+"""Sentences by kind; the kinds are printed."""
 
 
 def talks(language: str, chance: random.Random) -> Parts:
-    """For the students of IWSLT'14."""
+    """For iwslt14-53k.toml."""
     sentences = [line.split() for line in read_lines(TALKS / f"train.{language}")]
     tatoeba, europarl = read_lines(TATOEBA / f"train.{language}"), read_lines(EUROPARL / f"train.{language}.xz")
     return {
@@ -59,7 +64,7 @@ def talks(language: str, chance: random.Random) -> Parts:
 
 
 def short(language: str, chance: random.Random) -> Parts:
-    """For the students of tatoeba.toml."""
+    """For tatoeba.toml."""
     sentences = [line.split() for line in everyday_lines(language)]
     return {
         "as they are": sentences,
@@ -69,7 +74,7 @@ def short(language: str, chance: random.Random) -> Parts:
 
 
 def everyday(language: str, chance: random.Random) -> Parts:
-    """For the students of de-en.toml and en-de.toml: their teachers have not read every third speech."""
+    """For de-en.toml and en-de.toml, whose teachers were not trained on every third speech."""
     unread = [line.split() for line in shuffled(speech_lines(language, lambda number: number % 3 == 0), chance)]
     brief = (clause for clause in clauses(unread, full_stop=".") if clause.count(" ") < 15)
     return {
@@ -81,7 +86,7 @@ def everyday(language: str, chance: random.Random) -> Parts:
 
 
 def speeches(language: str, chance: random.Random) -> Parts:
-    """For the students of europarl-third-*.toml: their teachers have read five of fourteen speeches."""
+    """For europarl-third-*.toml, whose teachers were trained on five of fourteen speeches."""
     read = speech_lines(language, lambda number: number % 14 < 5)
     unread = [line.split() for line in shuffled(speech_lines(language, lambda number: number % 14 >= 5), chance)]
     return {
@@ -96,30 +101,36 @@ SETS: dict[str, Callable[[str, random.Random], Parts]] = {
     "talks": talks,
     "short": short,
     "everyday": everyday,
+    "bundled": everyday,
     "speeches": speeches,
 }
+COPIES = {"bundled": {"as they are": 3, "recombined": 2, "crossed": 2}}
+"""How often a kind of sentence is written where it is not once."""
+MOST = {"bundled": {"speeches": 120_000}}
+"""How many sentences of a kind are written where it is not all."""
 HELD_OUT = {
     "talks": [TALKS],
     "short": [TATOEBA],
     "everyday": [TATOEBA, EUROPARL],
+    "bundled": [TATOEBA, EUROPARL],
     "speeches": [TATOEBA, EUROPARL],
 }
-"""Where the validation and test text is."""
+"""The folders of the validation and test text to leave out."""
 
 
 def everyday_lines(language: str) -> Iterator[str]:
-    """What the teachers of tatoeba.toml and de-en.toml have read of Tatoeba, and what was left over for students."""
+    """Tatoeba: the training text of the teachers, and further sentences."""
     return chain.from_iterable(read_lines(TATOEBA / f"{part}.{language}") for part in ("train", "extra"))
 
 
 def speech_lines(language: str, wanted: Callable[[int], bool]) -> Iterator[str]:
-    """Those of the speeches whose number, from 1, is wanted."""
+    """The speeches whose number, counted from 1, is wanted."""
     lines = read_lines(EUROPARL / f"train.{language}.xz")
     return (line for number, line in enumerate(lines, 1) if wanted(number))
 
 
 def recombined(sentences: list[Sentence], chance: random.Random, variants: int) -> Iterator[Sentence]:
-    """Each sentence with a comma up to one of them, and then another sentence from there on."""
+    """Each sentence with a comma up to one of its commas, continued like another sentence."""
     rests: dict[str, list[Sentence]] = defaultdict(list)
     for words in sentences:
         for place in commas(words):
@@ -132,11 +143,10 @@ def recombined(sentences: list[Sentence], chance: random.Random, variants: int) 
 
 
 def crossed(sentences: list[Sentence], chance: random.Random, variants: int) -> Iterator[Sentence]:
-    """Each sentence up to a pair of its words, and then another sentence from the same pair on.
+    """Each sentence up to two of its words, continued like another sentence with the same two words.
 
-    Much of that would be no sentence: a verb and what ends it have to go together, above all in German. So the second
-    word, often the verb, and the last, often the rest of it, must be those of some sentence, and the last sign that of
-    this one.
+    Many results would be ungrammatical: above all in German a verb and the end of its sentence belong together. So the
+    second word, often the verb, and the last must occur together in some sentence, and the punctuation must stay.
     """
     rests: dict[tuple[str, str], list[Sentence]] = defaultdict(list)
     for words in sentences:
@@ -152,7 +162,7 @@ def crossed(sentences: list[Sentence], chance: random.Random, variants: int) -> 
 
 
 def clauses(sentences: list[Sentence], full_stop: str) -> Iterator[str]:
-    """What stands between the commas of a sentence; where the full stop is no word of its own, as people write it."""
+    """What stands between the commas of a sentence, capitalised unless the text is tokenised."""
     tokenised = full_stop.startswith(" ")
     for words in sentences:
         places = [-1, *commas(words), len(words) - 1]
@@ -166,7 +176,7 @@ def clauses(sentences: list[Sentence], full_stop: str) -> Iterator[str]:
 def renamed(
     sentences: Iterable[Sentence], names: list[str], chance: random.Random, variants: int
 ) -> Iterator[Sentence]:
-    """Sentences that have names in them, with others instead; a name that comes twice becomes one other name."""
+    """Sentences with their names exchanged; a name that occurs twice is exchanged for one name."""
     known = set(names)
     for words in sentences:
         text = " ".join(words)
@@ -176,12 +186,12 @@ def renamed(
 
 
 def exchanged(text: str, others: dict[str, str]) -> str:
-    """With other words for some."""
+    """Replace words."""
     return WORD.sub(lambda word: others.get(word[0], word[0]), text)
 
 
 def shared_names() -> list[str]:
-    """Rare words that both languages write alike, with a capital and never without: what these are is names."""
+    """Names: rare words that both languages spell alike, always with a capital."""
     counts = []
     for language in ("de", "en"):
         lines = chain(everyday_lines(language), read_lines(EUROPARL / f"train.{language}.xz"))
@@ -191,19 +201,19 @@ def shared_names() -> list[str]:
 
 
 def commas(words: Sentence) -> list[int]:
-    """Where the commas of a sentence are, words of their own or not, those near its edges left out."""
+    """The positions of a sentence's commas, except those near its edges."""
     return [place for place in range(1, len(words) - 3) if words[place].endswith(",")]
 
 
 def shuffled(lines: Iterable[str], chance: random.Random) -> list[str]:
-    """In another order."""
+    """The lines in random order."""
     found = list(lines)
     chance.shuffle(found)
     return found
 
 
 def like_talks(lines: list[str], language: str, count: int, fewest: int, most: int = 40) -> Iterator[Sentence]:
-    """Sentences of so many tokens, written as the talks are."""
+    """Tokenised, lower-cased sentences of `fewest` to `most` tokens."""
     try:
         from sacremoses import MosesTokenizer
     except ImportError:
@@ -216,19 +226,21 @@ def like_talks(lines: list[str], language: str, count: int, fewest: int, most: i
 
 
 def write(options: argparse.Namespace) -> None:
-    """Write the text, and tell how much of what it holds."""
+    """Write the text, and print how many sentences of each kind it holds."""
     held_out = [folder / f"{part}.{options.language}" for folder in HELD_OUT[options.set] for part in ("valid", "test")]
     written = set(chain.from_iterable(map(read_lines, held_out)))
     with whole_file(options.out) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
         for name, part in SETS[options.set](options.language, random.Random(1)).items():
             fresh = [line for line in dict.fromkeys(map(" ".join, part)) if line not in written]
+            fresh = fresh[: MOST.get(options.set, {}).get(name)]
             written.update(fresh)
-            file.writelines(line + "\n" for line in fresh)
+            for _ in range(COPIES.get(options.set, {}).get(name, 1)):
+                file.writelines(line + "\n" for line in fresh)
             print(f"{len(fresh):7,} {name}")
 
 
 def main() -> int:
-    """Write what is asked for, or tell what is missing."""
+    """Write the text, or report what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("set", choices=SETS)
     parser.add_argument("language", choices=("de", "en"))

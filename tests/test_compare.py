@@ -1,4 +1,4 @@
-"""recipes/compare.py: what is missing is done, in order, and what is there is left alone."""
+"""recipes/compare.py runs the missing steps in order and leaves finished ones alone."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from scripts import ROOT, load_script
+
+from lath.config import load_recipe
 
 
 @pytest.fixture
@@ -94,7 +96,8 @@ def test_students_come_after_their_teacher(
     assert "| lat.it4 |" in capsys.readouterr().out
     scores = json.loads((text / "run" / "scores.json").read_text(encoding="utf-8"))
     assert set(scores[f"{text.name}-test.de"]["claims"]) == {
-        "lat.it1 against cmlm.it1", "lat.it4 against cmlm.it10", "lat.it4-lengths5 against cmlm.it10",
+        "lat.it1 against cmlm.it1", "lat.it1-longer against cmlm.it1", "lat.it4 against cmlm.it10",
+        "lat.it4-lengths5 against cmlm.it10", "lat.it4-longer against cmlm.it10",
     }  # fmt: skip
 
     before = len(fake.asked)
@@ -102,31 +105,31 @@ def test_students_come_after_their_teacher(
     assert len(fake.asked) == before  # everything is there
 
 
-def test_students_may_read_another_text(compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_students_may_have_another_source_text(
+    compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake = Fake()
     monkeypatch.setattr(compare, "Steps", lambda minutes: fake)
     monkeypatch.setattr(compare, "score", lambda options: None)
-    more = ("--systems", "lat", "--from-teacher", "--students-read", "less.de", "--set", "lat:train.start_from=mine")
+    more = ("--systems", "lat", "--from-teacher", "--student-source", "less.de", "--set", "lat:train.start_from=mine")
     assert main(compare, text, *more, monkeypatch=monkeypatch) == 0
     assert [line[2] for line in fake.asked if line[0] == "distill"] == ["less.de", str(text / "test.de")]
     raw, distilled = (line for line in fake.asked if line[0] == "prepare")
     assert "data.train_source=less.de" in distilled
     assert not any(word.startswith("data.") for word in raw)
-    student = fake.asked[-1 - len(compare.SYSTEMS["lat"].ways)]
+    student = fake.asked[-1 - len(compare.SYSTEMS["lat"].decoding)]
     starts = [word for word in student if word.startswith("train.start_from=")]
     assert starts[-1] == "train.start_from=mine"  # what is said of one system comes last, and so counts
 
 
-def test_a_system_on_raw_text_waits_for_nobody(
-    compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_system_on_raw_text_does_not_wait(compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake()
     monkeypatch.setattr(compare, "Steps", lambda minutes: fake)
     for language in ("de", "en"):
         (text / f"other.{language}").write_text("a\n" * 3, encoding="utf-8")
     other = ("--test", str(text / "other.de"), str(text / "other.en"))
-    ways = ("--ways", "it4", "it10", "beam5")
-    assert main(compare, text, "--systems", "lat-raw", "cmlm-raw", *ways, *other, monkeypatch=monkeypatch) == 0
+    decode = ("--decode", "it4", "it10", "beam5")
+    assert main(compare, text, "--systems", "lat-raw", "cmlm-raw", *decode, *other, monkeypatch=monkeypatch) == 0
     assert {path.name for path in (text / "run" / "texts" / f"{text.name}-test.de").iterdir()} == {
         "lat-raw.it4", "cmlm-raw.it4", "cmlm-raw.it10",
     }  # fmt: skip
@@ -138,12 +141,12 @@ def test_a_system_on_raw_text_waits_for_nobody(
     assert [Path(line[3]).name for line in fake.asked if line[0] == "train"] == ["lat-raw", "cmlm-raw"]
 
 
-def test_students_that_begin_with_the_teachers_weights_wait_for_it_on_raw_text_too(
+def test_students_that_start_from_the_teacher_wait_for_it_on_raw_text_too(
     compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = Fake()
     monkeypatch.setattr(compare, "Steps", lambda minutes: fake)
-    more = ("--systems", "lat-raw", "teacher-seed2", "--ways", "it1", "beam5", "--from-teacher")
+    more = ("--systems", "lat-raw", "teacher-seed2", "--decode", "it1", "beam5", "--from-teacher")
     assert main(compare, text, *more, monkeypatch=monkeypatch) == 0
     trained = {Path(line[3]).name: line for line in fake.asked if line[0] == "train"}
     assert list(trained) in (["teacher-seed2", "teacher", "lat-raw"], ["teacher", "teacher-seed2", "lat-raw"])
@@ -159,7 +162,7 @@ def test_a_setting_may_be_for_several_systems(compare: ModuleType, text: Path, m
         "--systems",
         "lat-raw",
         "cmlm-raw",
-        "--ways",
+        "--decode",
         "it1",
         "--set",
         "cmlm*:train.steps=9",
@@ -171,7 +174,7 @@ def test_a_setting_may_be_for_several_systems(compare: ModuleType, text: Path, m
     assert steps == {"lat-raw": "train.steps=7", "cmlm-raw": "train.steps=9"}
 
 
-def test_tokenised_text_is_also_scored_as_people_write_it(
+def test_tokenised_text_is_also_scored_detokenised(
     compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compare, "Steps", lambda minutes: Fake())
@@ -180,7 +183,7 @@ def test_tokenised_text_is_also_scored_as_people_write_it(
     folder = text / "run" / "texts" / f"{text.name}-test.de"
     folder.mkdir(parents=True)
     (folder / "lat-raw.it1").write_text("\n".join(reference) + "\n", encoding="utf-8")
-    more = ("--systems", "lat-raw", "--ways", "it1", "it4", "--tokenised")
+    more = ("--systems", "lat-raw", "--decode", "it1", "it4", "--tokenised")
     assert main(compare, text, *more, monkeypatch=monkeypatch) == 0
     found = json.loads((text / "run" / "scores.json").read_text(encoding="utf-8"))[folder.name]
     assert found["detokenised"]["lat-raw.it1"]["value"] == pytest.approx(100)
@@ -192,7 +195,7 @@ def test_tokenised_text_is_also_scored_as_people_write_it(
 
 
 @pytest.mark.parametrize("missing", ["sacrebleu", "sacremoses"])
-def test_where_nothing_can_score_the_translations_are_made_all_the_same(
+def test_without_a_scorer_the_translations_are_still_made(
     missing: str, compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(compare, "Steps", lambda minutes: Fake())
@@ -200,12 +203,12 @@ def test_where_nothing_can_score_the_translations_are_made_all_the_same(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find(name))
     more = ("--systems", "lat-raw", "--tokenised")
     assert main(compare, text, *more, monkeypatch=monkeypatch) == 0
-    assert f"the translations are there, but not {missing} to score them" in capsys.readouterr().err
+    assert f"all translations are done, but scoring needs {missing}:" in capsys.readouterr().err
     assert len(list((text / "run" / "texts").glob("*/lat-raw.it*"))) == 2
     assert not (text / "run" / "scores.json").exists()
 
 
-def test_the_teacher_for_real_and_time_that_is_over(
+def test_a_real_teacher_and_a_time_limit(
     compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = ("--systems", "teacher")
@@ -216,22 +219,76 @@ def test_the_teacher_for_real_and_time_that_is_over(
     assert "teacher.beam5" in capsys.readouterr().out
 
 
-def test_a_command_that_fails_is_told(
+def test_a_failing_command_is_reported(
     compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(compare, text, "--set", "data.train_source=nowhere.de", monkeypatch=monkeypatch) == 2
-    assert "compare: error: lath prepare ended with 2; its own message is above" in capsys.readouterr().err
+    assert "compare: error: lath prepare ended with 2; see its message above" in capsys.readouterr().err
 
 
-def test_a_test_that_is_not_there_is_told_first(
+def test_a_missing_test_is_reported_first(
     compare: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (text / "short.en").write_text("a\n", encoding="utf-8")
-    for name, told in (("nowhere.en", "no such file"), ("short.en", "3 lines")):
+    for name, message in (("nowhere.en", "no such file"), ("short.en", "3 lines")):
         more = ("--test", str(text / "test.de"), str(text / name))
         assert main(compare, text, *more, monkeypatch=monkeypatch) == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     (text / "short.en").write_text("a\n" * 3, encoding="utf-8")
     assert main(compare, text, *more, monkeypatch=monkeypatch) == 2
-    assert "have one name" in capsys.readouterr().err
+    assert "have the same name" in capsys.readouterr().err
     assert not (text / "run").exists()
+
+
+def plan(
+    compare: ModuleType, *arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> list[str]:
+    """What --dry-run prints, sorted: systems may be planned in any order."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["compare.py", *arguments, "--dry-run"])
+    assert compare.main() == 0
+    return sorted(capsys.readouterr().out.splitlines())
+
+
+def test_a_preset_stands_for_a_long_command(
+    compare: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = (
+        "recipes/europarl-third-ende.toml runs/europarl-en-de --from-teacher --systems teacher lat at-12-1"
+        " --student-source data/europarl-third/more.en --vocab-from runs/europarl-de-en/raw"
+        " --decode beam5 it1 it2 it4 it10 it4-lengths3 it4-lengths5"
+        " --set teacher:train.steps=3600 --set teacher:train.validate_every=900"
+        " --set teacher:train.start_from=runs/europarl-de-en/teacher/model --set teacher:decode.batch_sentences=2048"
+        " --set at-12-1:train.steps=1800 --set at-12-1:train.validate_every=1800"
+        " --test data/wmt_newstest/newstest2014.de-en.en data/wmt_newstest/newstest2014.de-en.de"
+        " --test data/europarl_deen/test.en data/europarl_deen/test.de"
+    )
+    found = plan(compare, "--preset", "europarl-en-de", monkeypatch=monkeypatch, capsys=capsys)
+    assert found == plan(compare, *long.split(), monkeypatch=monkeypatch, capsys=capsys)
+    verbs = [line.split()[1] for line in found]
+    assert {verb: verbs.count(verb) for verb in verbs} == {"distill": 2, "prepare": 2, "train": 3, "translate": 16}
+    assert not (ROOT / "runs" / "europarl-en-de").exists()
+
+
+def test_every_preset_has_a_plan_and_a_stored_run(
+    compare: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in compare.PRESETS:
+        assert (ROOT / "docs" / "runs" / name / "scores.json").exists()
+        found = plan(compare, "--preset", name, monkeypatch=monkeypatch, capsys=capsys)
+        trained = {line.split()[4] for line in found if line.startswith("lath train ")}
+        options = compare.parse(["--preset", name])
+        assert trained == {f"runs/{name}/{system}" for system in options.systems}
+        for system in options.systems:
+            load_recipe(ROOT / options.recipe, [*compare.SYSTEMS[system].settings, *compare.of(options, system)])
+
+
+def test_options_after_a_preset_win(compare: ModuleType) -> None:
+    options = compare.parse(["--preset", "tatoeba", "--systems", "teacher", "--set", "train.seed=7"])
+    assert (options.systems, options.overrides[-1], options.run) == (["teacher"], "train.seed=7", Path("runs/tatoeba"))
+
+
+def test_an_unknown_preset_is_refused(compare: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        compare.parse(["--preset", "nowhere"])
+    assert "invalid choice: 'nowhere'" in capsys.readouterr().err

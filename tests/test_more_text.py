@@ -1,4 +1,4 @@
-"""recipes/more_text.py: new sentences are made of old ones as its page says."""
+"""recipes/more_text.py makes new sentences from old ones as its docstring describes."""
 
 from __future__ import annotations
 
@@ -73,9 +73,7 @@ def test_the_talks_with_nothing_twice(
     assert "2 as they are" in capsys.readouterr().out
 
 
-def test_everyday_sentences_and_speeches_that_nobody_has_read(
-    more_text: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_everyday_sentences_and_unseen_speeches(more_text: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     write(TATOEBA / "train.de", "Ich denke, dass es bald regnet.", "Er hofft sehr, dass die Sonne scheint.")
     write(TATOEBA / "extra.de", "Ja.")
     write(TATOEBA / "valid.de", "Ich denke, dass die Sonne scheint.")
@@ -93,9 +91,11 @@ def test_everyday_sentences_and_speeches_that_nobody_has_read(
     ]  # fmt: skip
     # "Danke" is no name, for it is also written without a capital.
     assert lines[5:] == [speech.replace("Swoboda", "Korhola")]
+    copied = written(more_text, "bundled", monkeypatch)
+    assert sorted(copied) == sorted([*lines, *lines[:2], *lines[:2], lines[2]])  # everyday sentences, then a new one
 
 
-def test_speeches_that_a_teacher_has_read_and_others(more_text: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speeches_of_the_teacher_and_others(more_text: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     for language in ("de", "en"):
         write(TATOEBA / f"train.{language}", "Ja.")
         write(TATOEBA / f"extra.{language}", "Nein.")
@@ -113,7 +113,7 @@ def test_speeches_that_a_teacher_has_read_and_others(more_text: ModuleType, monk
     assert all(line.startswith("danke, ") for line in renamed)
 
 
-def test_what_is_missing_is_told(
+def test_a_missing_file_is_reported(
     more_text: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["more_text.py", "short", "de", "more.de"])
