@@ -1,7 +1,7 @@
-"""lath: fast neural machine translation. Short pieces predicted in parallel, merged into one sentence.
+"""lath: fast neural machine translation. Short pieces are predicted in parallel and merged into one sentence.
 
 import lath
-mt = lath.load("runs/demo/model")
+mt = lath.load("de-en")
 mt.translate(["Guten Morgen.", ""])
 """
 
@@ -14,24 +14,31 @@ from lath.errors import UserError
 
 if TYPE_CHECKING:
     from lath.config import Recipe, load_recipe
+    from lath.distillation import distill
+    from lath.scores import compare, evaluate
+    from lath.text.corpus import prepare
     from lath.trainer import train
     from lath.translator import Hypothesis, Translator, load
 
-__all__ = ["Hypothesis", "Recipe", "Translator", "UserError", "load", "load_recipe", "train"]
-__version__ = "0.1.0"
+__all__ = [
+    "Hypothesis", "Recipe", "Translator", "UserError", "compare", "distill", "evaluate", "load", "load_recipe",
+    "prepare", "train",
+]  # fmt: skip
+__version__ = "0.2.0.dev0"
 
-_MODULES = {
-    "Hypothesis": "lath.translator",
-    "Recipe": "lath.config",
-    "Translator": "lath.translator",
-    "load": "lath.translator",
-    "load_recipe": "lath.config",
-    "train": "lath.trainer",
+_HOMES = {
+    "lath.config": ("Recipe", "load_recipe"),
+    "lath.distillation": ("distill",),
+    "lath.scores": ("compare", "evaluate"),
+    "lath.text.corpus": ("prepare",),
+    "lath.trainer": ("train",),
+    "lath.translator": ("Hypothesis", "Translator", "load"),
 }
 
 
 def __getattr__(name: str) -> Any:
     # torch takes seconds to import; `lath --help` and a mistyped command need not wait for it.
-    if name in _MODULES:
-        return getattr(importlib.import_module(_MODULES[name]), name)
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module 'lath' has no attribute {name!r}")

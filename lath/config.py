@@ -245,8 +245,9 @@ class Recipe:
     decode: DecodeSettings = field(default_factory=DecodeSettings)
 
 
-def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a TOML recipe and apply `section.key=value` overrides, values written as in TOML."""
+    path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -40,6 +40,39 @@ def parameters(function: Function) -> list[ast.arg]:
     return [argument for argument in listed if argument is not None and argument.arg not in ("self", "cls")]
 
 
+ROOMS = ("text", "model", "decoding", "training", "engine", "front door", "analysis", "command line")
+"""A module imports from its own room and those before it; modules outside all rooms are the base, which all may use."""
+FRONT_DOORS = ("translator", "trainer", "distillation")
+HOUSE = {name: "front door" for name in FRONT_DOORS} | {"verbs": "command line", "cli": "command line"}
+
+
+def room(module: str) -> str:
+    """The room of a module, as lath.text.vocab; empty for the base."""
+    name = module.split(".")[1]
+    return HOUSE.get(name, name if name in ROOMS else "")
+
+
+def test_rooms_depend_in_one_direction_and_only_front_doors_open_the_engine() -> None:
+    wrong = []
+    for path, tree in TREES.items():
+        here = module_name(path)
+        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+        for there in {str(node.module) for node in nodes if str(node.module).startswith("lath.")}:
+            if path.name.startswith("__") or room(there) in ("", room(here)):
+                continue
+            backwards = room(here) == "" or ROOMS.index(room(there)) > ROOMS.index(room(here))
+            if backwards or (room(there) == "engine" and room(here) != "front door"):
+                wrong.append(f"{here} imports {there}")
+    assert wrong == []
+
+
+def test_the_network_needs_torch_the_settings_and_the_token_ids_alone() -> None:
+    tree = TREES[ROOT / "lath/model/network.py"]
+    modules = {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {module for module in modules if module.startswith("lath")} == {"lath.config", "lath.text.vocab"}
+    assert not {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & {"isinstance", "hasattr"}
+
+
 def test_merging_needs_nothing_but_the_standard_library() -> None:
     tree = TREES[ROOT / "lath/decoding/merge.py"]
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}

@@ -39,6 +39,7 @@ from lath.config import AUTO, BenchSettings, DecodeOptions, MergeRules
 from lath.decoding.decoder import PlainDecoder
 from lath.decoding.merge import Merged
 from lath.decoding.pieces import MergeRule
+from lath.devices import cpu_threads
 from lath.errors import UserError, did_you_mean
 from lath.files import misaligned, read_lines
 from lath.model.directory import is_exported
@@ -313,7 +314,7 @@ def bench(
             raise UserError(f"--plot {plot}: needs --references, because it shows quality against latency")
         new_figure(plot)  # report a plot that cannot be written now, not at the end
     lines, right = read_text(data, references)
-    with thread_count(settings.threads):
+    with cpu_threads(settings.threads):
         rows = load_rows(models, settings)
         compared = reference_row(rows, against)
         translators = list({row.model: row.translator for row in rows}.values())
@@ -346,17 +347,6 @@ def read_text(data: Path, references: Path | None) -> tuple[list[str], list[str]
     if len(right) != len(lines):
         raise misaligned(data, len(lines), references, len(right))
     return lines, right
-
-
-@contextlib.contextmanager
-def thread_count(threads: int | None) -> Iterator[None]:
-    """Use this number of CPU threads inside a with block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def bleu_scores(rows: Sequence[Row], lines: list[str], right: list[str], batch: int) -> list[Score]:

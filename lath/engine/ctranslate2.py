@@ -28,11 +28,11 @@ from lath.decoding.lengths import length_limits
 from lath.decoding.results import Decoded
 from lath.errors import UserError
 from lath.model.directory import CONFIG, EXPORTED, ModelInfo, read_info
-from lath.model.network import NEVER_WRITTEN_AFTER_BEGIN, padded_size
+from lath.model.export import ENGINE_SHORTLIST, ENGINE_WEIGHTS, import_ctranslate2, token_names
+from lath.model.network import NEVER_WRITTEN_AFTER_BEGIN
 from lath.model.padding import pad, row_lengths
 from lath.text.vocab import EOS, Vocab, load_vocabs, vocab_files
 
-ENGINE_WEIGHTS, ENGINE_SHORTLIST = "model.bin", "vmap.txt"
 ALMOST_ZERO = 1e-9
 """A length penalty that changes no float32 score."""
 SHORTEST_FIRST = -8.0
@@ -42,34 +42,10 @@ The penalty only decides which hypotheses are returned; it does not change the s
 """
 
 
-def import_ctranslate2() -> Any:
-    """The package ctranslate2, from the extra bench."""
-    try:
-        import ctranslate2
-    except ImportError:
-        raise UserError("exported models need the package ctranslate2: pip install 'lath[bench]'") from None
-    return ctranslate2
-
-
 def deciding_files(directory: Path) -> list[Path]:
     """The files of an exported directory that determine its translations."""
     engine = sorted(path for path in directory.iterdir() if path.is_file())
     return [*engine, directory / EXPORTED / CONFIG, *vocab_files(directory / EXPORTED)]
-
-
-def token_names(vocab: Vocab) -> list[str]:
-    """A unique name for each row of a model's embedding table.
-
-    A word of the text may look like a special token. Rows beyond the vocabulary (`padded_size`) have names too, because
-    they take part in the softmax.
-    """
-    names: dict[str, None] = {}
-    for id in range(padded_size(vocab.size)):
-        name = vocab.token(id) if id < vocab.size else "<unused>"
-        while name in names:
-            name += "#"
-        names[name] = None
-    return list(names)
 
 
 @dataclass(frozen=True)

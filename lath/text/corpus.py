@@ -97,18 +97,18 @@ class PrepareReport:
         return "\n".join(lines)
 
 
-def prepare(recipe: Recipe, out: Path, vocab_from: Path | None = None) -> PrepareReport:
+def prepare(recipe: Recipe, out: str | Path, vocab_from: str | Path | None = None) -> PrepareReport:
     """Write the corpus of a recipe as token arrays into the new directory `out`.
 
     The vocabulary is learnt from the training text, or copied from the data or model directory `vocab_from`.
     """
-    files = {split: _split_files(recipe.data, split) for split in SPLITS}
+    out, files = Path(out), {split: _split_files(recipe.data, split) for split in SPLITS}
     with whole_directory(out) as directory:
         totals = {split: _aligned_count(*files[split]) for split in SPLITS}
         if vocab_from is None:
             vocabs = _learn(recipe.vocab, files["train"], totals["train"])
         else:
-            vocabs = load_vocabs(vocab_from)
+            vocabs = load_vocabs(Path(vocab_from))
         save_vocabs(directory, *vocabs)
         dtype = np.dtype("<u2" if max(vocab.size for vocab in vocabs) <= 1 << 16 else "<u4")
         splits: dict[str, SplitCounts] = {}

@@ -25,7 +25,6 @@ from lath.analysis.bench import (
     measure,
     reference_row,
     stages,
-    thread_count,
     variant_name,
     variants,
 )
@@ -34,10 +33,11 @@ from lath.analysis.speed import STAGES, Row, signature
 from lath.cli import main
 from lath.config import BenchSettings, DecodeSettings
 from lath.decoding.merge import Merged, merge_pieces
-from lath.engine.shortlist import Shortlist, save_shortlist
+from lath.devices import cpu_threads
 from lath.errors import UserError
 from lath.files import read_lines
 from lath.model.directory import read_info
+from lath.model.shortlist import Shortlist, save_shortlist
 from lath.scores import evaluate
 from lath.translator import Translator, load
 
@@ -211,7 +211,7 @@ def test_a_rows_memory_is_what_it_keeps_and_takes_not_what_others_hold(monkeypat
 
 def test_so_many_threads_for_a_while() -> None:
     before = torch.get_num_threads()
-    with thread_count(before + 1):
+    with cpu_threads(before + 1):
         assert torch.get_num_threads() == before + 1
     assert torch.get_num_threads() == before
 

@@ -18,20 +18,19 @@ from lath.config import DecodeSettings
 from lath.decoding.decoder import decode
 from lath.engine import shortlist
 from lath.engine.int8 import quantise
-from lath.engine.shortlist import (
-    Shortlist,
-    add_shortlist,
-    build_shortlist,
-    decode_shortlisted,
-    has_shortlist,
-    load_shortlist,
-    save_shortlist,
-    with_shortlist,
-)
+from lath.engine.shortlist import decode_shortlisted, with_shortlist
 from lath.errors import UserError
 from lath.model.directory import SHORTLIST, read_info
 from lath.model.network import LAT
 from lath.model.padding import pad
+from lath.model.shortlist import (
+    Shortlist,
+    add_shortlist,
+    build_shortlist,
+    has_shortlist,
+    load_shortlist,
+    save_shortlist,
+)
 from lath.text.corpus import Corpus, prepare
 from lath.text.vocab import EOS, PAD, SPECIALS
 from lath.translator import load

@@ -228,7 +228,7 @@ def test_ranks_translate_in_order(toy_run: Runs, source: Path) -> None:
 SMALL_SHARDS = """
 import sys
 from pathlib import Path
-from lath.distill import distill_with
+from lath.distillation import distill_with
 from lath.training.ranks import join_world
 from lath.translator import load
 model, source, out = map(Path, sys.argv[1:])

@@ -17,17 +17,26 @@ import torch
 from torch import Tensor, nn
 
 from lath.config import ExportSettings
-from lath.engine.ctranslate2 import ENGINE_SHORTLIST, import_ctranslate2, token_names
-from lath.engine.shortlist import Shortlist, has_shortlist, load_shortlist
 from lath.errors import UserError, did_you_mean, one_of
 from lath.files import whole_directory
 from lath.model.directory import CARD, EXPORTED, LoadedModel, is_exported, load_model, write_info
-from lath.model.network import AT, NORM_EPSILON, Attention, DecoderLayer, EncoderLayer, FeedForward
-from lath.text.vocab import BOS, EOS, SPECIALS, UNK, save_vocabs
+from lath.model.network import AT, NORM_EPSILON, Attention, DecoderLayer, EncoderLayer, FeedForward, padded_size
+from lath.model.shortlist import Shortlist, has_shortlist, load_shortlist
+from lath.text.vocab import BOS, EOS, SPECIALS, UNK, Vocab, save_vocabs
 
+ENGINE_WEIGHTS, ENGINE_SHORTLIST = "model.bin", "vmap.txt"
 TARGETS = ("ctranslate2",)
 QUANTIZATIONS = ("float32", "float16", "int8")
 """CTranslate2's names for the type of the weights. On a CPU, int8 also computes in int8, float16 in float32."""
+
+
+def import_ctranslate2() -> Any:
+    """The package ctranslate2, from the extra bench."""
+    try:
+        import ctranslate2
+    except ImportError:
+        raise UserError("exported models need the package ctranslate2: pip install 'lath[bench]'") from None
+    return ctranslate2
 
 
 def export(
@@ -62,6 +71,21 @@ def export(
 def _check_name(what: str, name: str, known: tuple[str, ...]) -> None:
     if name not in known:
         raise UserError(f"unknown {what} {name!r}{did_you_mean(name, known)}; use {one_of(known)}")
+
+
+def token_names(vocab: Vocab) -> list[str]:
+    """A unique name for each row of a model's embedding table.
+
+    A word of the text may look like a special token. Rows beyond the vocabulary (`padded_size`) have names too, because
+    they take part in the softmax.
+    """
+    names: dict[str, None] = {}
+    for id in range(padded_size(vocab.size)):
+        name = vocab.token(id) if id < vocab.size else "<unused>"
+        while name in names:
+            name += "#"
+        names[name] = None
+    return list(names)
 
 
 def transformer_spec(loaded: LoadedModel, model: AT) -> Any:

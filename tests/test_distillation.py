@@ -18,9 +18,9 @@ import pytest
 from conftest import Runs
 
 from lath.config import DecodeOptions
-from lath.distill import SHARD_LINES, distill, distill_with
-from lath.engine.export import export
+from lath.distillation import SHARD_LINES, distill, distill_with
 from lath.errors import UserError
+from lath.model.export import export
 from lath.translator import Hypothesis, Translator, load
 
 LINES = ["ba ko", "", "gu du fa", "mi tu re", "  ", "sa", "lo ni pe", "fa fa ba", "tu", "re mi", "du"]
@@ -156,7 +156,7 @@ def test_a_failed_run_goes_on_and_ends_the_same(model: Path, source: Path, tmp_p
 KILLABLE = """
 import sys, time
 from pathlib import Path
-from lath.distill import distill_with
+from lath.distillation import distill_with
 from lath.translator import load
 model, source, out, pause = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4])
 translator = load(model, "cpu")
@@ -353,8 +353,8 @@ def test_another_export_is_another_teacher(model: Path, exported: Path, source: 
 def test_large_batches_have_large_shards_to_choose_from(
     model: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lath.distill.SHARD_LINES", 2)
-    monkeypatch.setattr("lath.distill.READ_AHEAD", 2)
+    monkeypatch.setattr("lath.distillation.SHARD_LINES", 2)
+    monkeypatch.setattr("lath.distillation.READ_AHEAD", 2)
     translator, out = load(model, "cpu"), tmp_path / "out"
     with pytest.raises(RuntimeError, match="the machine went down"):
         run(Watched(translator, fail_at="fa fa ba"), model, source, out, shard=None, batch_sentences=2)
