@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lath.cli import reference
-from lath.config import MergeRules, Recipe
+from lath.config import Recipe
 
 FOLDER = Path(__file__).parent
-SECTIONS: dict[str, type[Any]] = {**typing.get_type_hints(Recipe), "decode.merge": MergeRules}
+SECTIONS: dict[str, type[Any]] = typing.get_type_hints(Recipe)
 TABLE = re.compile(r"(<!-- settings: (\S+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 SCORES = re.compile(r"(<!-- scores: (\S+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 SCORE_PAGES = (FOLDER / "results.md", FOLDER.parent / "models" / "de-en" / "README.md")
@@ -96,8 +96,6 @@ def settings_table(settings: type[Any]) -> str:
     sentences, hints = field_sentences(settings), typing.get_type_hints(settings)
     rows = ["| setting | default | |", "|---|---|---|"]
     for field in dataclasses.fields(settings):
-        if field.name in SECTIONS or f"decode.{field.name}" in SECTIONS:
-            continue  # a section of its own
         choices = ""
         if typing.get_origin(hints[field.name]) is typing.Literal:
             choices = "; ".join(f"`{json.dumps(choice)}`" for choice in typing.get_args(hints[field.name]))
