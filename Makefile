@@ -12,10 +12,10 @@ help:
 	@echo "make venv   create $(VENV) with the pinned versions of constraints.txt"
 	@echo "make demo   translate ten German sentences with the bundled model, and show one step by step"
 	@echo "make train  train a small German-English model on the sample in demo/ and translate with it"
-	@echo "make test   set-up, lint, types and all tests"
+	@echo "make test   set-up, linters, type checks and all tests"
 	@echo "make lint   ruff and mypy"
-	@echo "make docs   write the generated pages of docs/ again"
-	@echo "make clean  remove $(VENV), build leftovers and caches"
+	@echo "make docs   regenerate docs/cli.md and the generated tables of docs/ and models/"
+	@echo "make clean  remove $(VENV), build output and caches"
 	@echo "make PYTHON=/path/to/python3.11 venv   with an interpreter of your choice"
 
 venv: $(STAMP)

@@ -37,6 +37,8 @@ PAGES = [
     ROOT / "recipes/README.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
+NAMING = [*PAGES, *sorted((ROOT / "docs/adr").glob("*.md"))]
+"""Pages whose names of files, functions and settings must exist; docs/log.md describes those of its time."""
 PROSE = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("recipes/*.md"), *ROOT.glob("demo/*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_ENDINGS = ("py", "toml", "json", "jsonl", "txt", "md", "model", "tokens", "offsets", "safetensors")
@@ -44,7 +46,7 @@ SAMPLE_LINES = 60
 """Lines of the demo text that README's commands work on."""
 LARGEST_PAGE = 15
 """Kilobytes of a page; a reader should be able to finish it."""
-LARGEST = {"README.md": 6, "docs/results.md": 12, "docs/benchmarks.md": 10}
+LARGEST = {"README.md": 6, "CONTRIBUTING.md": 6, "docs/design.md": 12, "docs/results.md": 12, "docs/benchmarks.md": 10}
 """Pages with another limit."""
 
 
@@ -211,7 +213,7 @@ def test_arguments_of_commands_that_do_not_run_are_valid(page: Path) -> None:
             assert (ROOT / name).exists(), f"{page_name(page)}: {name} does not exist"
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=page_name)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_pages_are_short(page: Path) -> None:
     if page.name == "formats.md":
         return  # a reference that nobody reads from start to end
@@ -249,7 +251,7 @@ def test_every_setting_is_in_the_formats_page() -> None:
     assert set(re.findall(r"<!-- settings: (\S+) -->", text)) == set(sections) >= set(to_tree(Recipe()))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_name)
+@pytest.mark.parametrize("page", NAMING, ids=page_name)
 def test_files_that_are_named_exist(page: Path) -> None:
     """`tests/test_merge.py`, `decoding/merge.py`, `merge.py`: a path from the root, from lath/, or a name alone."""
     if page.name == "log.md":
@@ -260,7 +262,20 @@ def test_files_that_are_named_exist(page: Path) -> None:
         assert any(path.endswith(f"/{name}") for path in known), f"{page_name(page)}: no file {name}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_the_design_page_knows_where_things_are() -> None:
+    """Its table of questions: each function is defined in the file that is linked behind it."""
+    design = ROOT / "docs/design.md"
+    table = design.read_text(encoding="utf-8").split("## Where is")[1].split("\n## ")[0]
+    answers = re.findall(r"((?:`[\w.]+`(?:, )?)+) in \[[^\]]+\]\(([^)]+)\)", table)
+    assert len(answers) >= 8
+    for names, path in answers:
+        code = (design.parent / path).read_text(encoding="utf-8")
+        for name in re.findall(r"`([\w.]+)`", names):
+            for part in name.split("."):
+                assert re.search(rf"^ *(?:def|class) {part}\b", code, re.MULTILINE), f"{name} is not in {path}"
+
+
+@pytest.mark.parametrize("page", NAMING, ids=page_name)
 def test_functions_and_settings_that_are_named_exist(page: Path) -> None:
     """`module.name` and `section.setting`; a class may be followed by a member."""
     if page.name == "log.md":
