@@ -856,7 +856,7 @@ def test_a_defect_is_not_hidden(toy_run: Runs, text: Path, monkeypatch: pytest.M
     def broken(*_: object) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr("lath.engine.decoding.decode", broken)
+    monkeypatch.setattr("lath.decoding.decoder.decode", broken)
     with pytest.raises(ZeroDivisionError, match="ours"):
         main(["translate", str(toy_run("AT") / "model"), str(text)])
 
@@ -893,7 +893,7 @@ def test_an_interrupted_verb_exits_with_130(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lath.engine.decoding.decode", interrupted)
+    monkeypatch.setattr("lath.decoding.decoder.decode", interrupted)
     assert main(["translate", str(toy_run("AT") / "model"), str(text)]) == 130
     assert capsys.readouterr() == ("", "lath: interrupted\n")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import inspect
 import json
 import re
@@ -173,8 +172,6 @@ def test_every_requirement_has_a_refusal_in_the_table() -> None:
         "[data]\nmax_length = 509",
         "[train]\nstep_tokens = 130\nmicro_batch_tokens = 130",
         "[train]\nlearning_rate = 1",
-        "[decode.merge]\nband = 2",
-        "[decode.merge]\nempty_probability = 1",
     ],
 )
 def test_the_edge_of_what_is_allowed_is_allowed(text: str, tmp_path: Path) -> None:
@@ -204,14 +201,7 @@ def test_whole_numbers_are_welcome_where_fractions_are() -> None:
     assert (value, type(value)) == (1.0, float)
 
 
-def test_single_merge_rules_start_from_the_named_set() -> None:
-    official = recipe_from_tree({"decode": {"merge": {"band": 0.1}}}, "here").decode.merge_rules
-    assert official == dataclasses.replace(RULE_SETS["official"], band=0.1)
-    paper = recipe_from_tree({"decode": {"rules": "paper", "merge": {"band": 0.1}}}, "here").decode.merge_rules
-    assert paper == dataclasses.replace(RULE_SETS["paper"], band=0.1)
-
-
-def test_without_single_rules_the_named_set_is_in_force() -> None:
+def test_a_rule_set_by_name() -> None:
     assert DecodeSettings().merge_rules == RULE_SETS["official"] == MergeRules()
     assert DecodeSettings(rules="paper").merge_rules == RULE_SETS["paper"]
 
@@ -220,7 +210,7 @@ def test_without_single_rules_the_named_set_is_in_force() -> None:
     "overrides",
     [
         [],
-        ["decode.rules=paper", "decode.merge.slot_after_eos=true"],
+        ["decode.rules=paper"],
         ["network.kind=CMLM", "train.learning_rate=3e-4", 'data.train_source="ä.de"'],
     ],
 )

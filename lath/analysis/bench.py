@@ -113,14 +113,15 @@ def load_rows(models: Sequence[Path], settings: BenchSettings) -> list[Row]:
         # An exported model has a fixed precision; --precision is for the others.
         loaded = load(path, settings.device, AUTO if is_exported(path) else settings.precision)
         weights = _gpu_bytes() - before
-        also_plain = settings.plain and loaded.engine not in ("plain", "ctranslate2")
+        as_plain = (loaded.engine, loaded.precision) == ("plain", "fp32") or is_exported(path)
+        plain = load(path, settings.device, engine="plain") if settings.plain and not as_plain else None
         kind = loaded.info.network.kind
         for options in variants(kind, settings.overrides, loaded.has_shortlist):
             name = f"{label}/{variant_name(kind, options)}"
             row = Row(name, str(path), loaded.with_engine(), options, loaded.precision, weights)
             rows.append(row)
-            if also_plain:
-                rows.append(dataclasses.replace(row, name=f"{name}/plain", translator=loaded.with_engine("plain")))
+            if plain is not None:
+                rows.append(dataclasses.replace(row, name=f"{name}/plain", translator=plain, precision="fp32"))
     _check_languages(rows)
     return rows
 

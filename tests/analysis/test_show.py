@@ -12,8 +12,8 @@ from conftest import Runs, Translators
 
 from lath.analysis.show import explain, plot_run, show
 from lath.config import RULE_SETS, Recipe, to_tree
-from lath.decoding.decoder import Pass
 from lath.decoding.merge import merge_pieces
+from lath.decoding.results import Pass
 from lath.errors import UserError
 from lath.text.vocab import BOS, EOS, MASK, SPECIALS, SubwordNmtVocab
 from lath.translator import Hypothesis
@@ -83,9 +83,9 @@ def test_an_empty_side_and_a_deletion_are_shown() -> None:
     assert "masked:" not in text
 
 
-def test_parts_of_a_long_line_are_numbered() -> None:
+def test_fragments_of_a_long_line_are_numbered() -> None:
     traced = traced_pass([[THE], [DOG]], [[-0.1], [-0.1]])
-    text = explain(Hypothesis("the dog the dog", 0.0, 1, parts=2, passes=[[traced], [traced]]), WORDS)
+    text = explain(Hypothesis("the dog the dog", 0.0, 1, fragments=2, passes=[[traced], [traced]]), WORDS)
     assert re.findall(r"^Fragment.*$", text, re.MULTILINE) == ["Fragment 1 of 2", "Fragment 2 of 2"]
     assert text.count("Pass 1 of 1") == 2
 

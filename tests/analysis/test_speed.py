@@ -26,9 +26,9 @@ from lath.analysis.speed import (
     speed_table,
     summarise,
 )
-from lath.config import DecodeOptions, DecodeSettings, NetworkSettings
+from lath.config import DecodeOptions, DecodeSettings, NetworkSettings, with_options
 from lath.scores import Score
-from lath.translator import Translator, with_overrides
+from lath.translator import Translator
 
 pytestmark = pytest.mark.usefixtures("few_batches")
 
@@ -42,7 +42,7 @@ def row(kind: str = "LAT", **overrides: Any) -> Row:
     """A row without a model."""
     stand_in: Any = SimpleNamespace(
         info=SimpleNamespace(network=NetworkSettings(kind=cast(Any, kind)), target_size=32000),
-        settings=lambda **changes: with_overrides(DecodeSettings(), changes),
+        settings=lambda **changes: with_options(DecodeSettings(), changes),
         device=torch.device("cpu"),
         engine="plain",
         model=None,

@@ -16,10 +16,10 @@ from toy import RENDERED, WORDS, ambiguous_pairs, toy_recipe
 from lath.cli import main
 from lath.config import DecodeSettings
 from lath.decoding.decoder import decode
-from lath.engine import shortlist
 from lath.engine.int8 import quantise
 from lath.engine.shortlist import decode_shortlisted, with_shortlist
 from lath.errors import UserError
+from lath.model import shortlist
 from lath.model.directory import SHORTLIST, read_info
 from lath.model.network import LAT
 from lath.model.padding import pad
