@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 from torch.nn import functional
 from wild import SMALL, WAYS, sentences, wild_model
 
+import lath
 from lath.config import DecodeSettings, Kind, NetworkSettings
 from lath.decoding.beam import beam_search
 from lath.decoding.decoder import decode
@@ -179,3 +181,23 @@ def test_few_queries_are_attended_as_by_torch(dtype: torch.dtype, length: int) -
     turned = (tensor.float().transpose(1, 2) for tensor in (query, keys, values))
     expected = functional.scaled_dot_product_attention(*turned, attn_mask=bias.float()).transpose(1, 2)
     assert torch.allclose(found, expected, atol=1e-5 if dtype == torch.float32 else 5e-3)
+
+
+@pytest.mark.parametrize("kind", ["AT", "CMLM", "LAT"])
+def test_the_plain_engine_launches_no_triton_kernel(
+    toy_run: Callable[[str], Path], kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from triton.runtime.jit import JITFunction
+
+    launched, run = [], JITFunction.run
+
+    def counted(self: JITFunction, *arguments: object, **options: object) -> object:
+        launched.append(self.fn.__name__)
+        return run(self, *arguments, **options)
+
+    monkeypatch.setattr(JITFunction, "run", counted)
+    lines = ["ba ko", "mi tu re sa"]
+    expected = lath.load(toy_run(kind) / "model", "cuda", engine="plain").translate(lines)
+    assert launched == []
+    assert lath.load(toy_run(kind) / "model", "cuda", precision="fp32").translate(lines) == expected
+    assert "residual_norm_kernel" in launched
