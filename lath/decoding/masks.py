@@ -69,7 +69,7 @@ def mask_predict(model: CMLM, source: Tensor, settings: DecodeSettings, trace: b
         asked = target == MASK
         if trace or not asked.any():  # a trace shows the other places too; and an empty choice cannot be computed
             asked = target != PAD
-        values, indices = only_at(asked, model.before_output(model.decode(target, memory)), choose)
+        values, indices = only_at(asked, model.decode(target, memory), choose)
         best_ids, best_values = indices.tolist(), values.tolist()
         for row in sorted(open_):
             filled, filled_scores = best_ids[row], best_values[row]
@@ -87,8 +87,8 @@ def mask_predict(model: CMLM, source: Tensor, settings: DecodeSettings, trace: b
                 open_.remove(row)
             outputs[row], taken[row] = output, iteration
     decoded = [
-        Decoded(ids[1:-1], _mean(scores[1:-1]), count, told)
-        for ids, scores, count, told in zip(outputs, best_scores, taken, passes, strict=True)
+        Decoded(ids[1:-1], _mean(scores[1:-1]), count, traced)
+        for ids, scores, count, traced in zip(outputs, best_scores, taken, passes, strict=True)
     ]
     return best_candidates(decoded, settings.length_candidates)
 

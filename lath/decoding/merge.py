@@ -33,12 +33,12 @@ class Token:
 
     @property
     def position(self) -> float:
-        """The mean of piece + inner over all proposals (appendix E), which says where gaps are."""
+        """The mean of piece + inner over all proposals (appendix E), which shows where gaps are."""
         return sum(piece + inner for piece, inner in self.sources) / len(self.sources)
 
 
 class Decision(NamedTuple):
-    """One step of a merge, told so that a reader can see why each token is there."""
+    """One step of a merge, recorded so that a reader can see why each token is there."""
 
     step: Literal["overlap", "concatenate", "match", "conflict"]
     piece: int

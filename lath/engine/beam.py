@@ -48,7 +48,7 @@ def batch_size(sentences: int) -> int:
 
 
 def filled_up(source: Tensor, batch: int, width: int) -> Tensor:
-    """Sentences in a fixed shape: rows without one hold nothing but EOS; a row more says how many there are."""
+    """Sentences in a fixed shape: rows without one hold only EOS; one more row holds their number."""
     rows = np.full((batch + 1, width), PAD)  # numpy: a sentence may take little longer than a dozen tensor operations
     rows[:, 0] = EOS
     rows[: source.shape[0], : source.shape[1]] = source.numpy()

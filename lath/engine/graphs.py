@@ -46,7 +46,7 @@ class Recording(Generic[Result]):
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Keep Python's collector of circles away: should it find a recording to destroy, the one being made is spoilt."""
+    """Pause the cyclic garbage collector: if it destroyed an old recording now, the one being made would fail."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -7,7 +7,7 @@ The oracle is the same layer in fp32, up to rounding: scores stay within noise, 
 A linear layer y = W x + b becomes y = (q . Q) * scale * range / 127 + b with
 
     Q, scale   the weights as integers from -127 to 127, one scale for each output, made once
-    q, range   the row x as integers from -127 to 127, one range for each row, made on the way
+    q, range   the row x as integers from -127 to 127, one range for each row, computed when it is used
 
 Libraries take one range for a whole tensor. One for each row keeps a token's result independent of padding and of the
 sentences that share its batch. Only `(q . Q) * scale / 127` is left to PyTorch, behind one type, `Product`: prepared

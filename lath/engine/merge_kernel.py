@@ -157,8 +157,8 @@ class _Shape:
 class _Rules(NamedTuple):
     """`MergeRules` as the kernel takes them: a switch is 0 or not.
 
-    All are floats, for Triton compiles anew for each integer of a tuple that becomes 1 or a multiple of 16, though
-    told not to. A float reaches the kernel as float32, so three of them tell a float64.
+    All are floats: Triton compiles again for each integer of a tuple that becomes 1 or a multiple of 16, even if asked
+    not to. A float reaches the kernel as float32, so three of them carry a float64.
     """
 
     collapse_repeats: float
@@ -412,9 +412,9 @@ def _fold(
 
 @_jit
 def _align(same: tl.tensor, shape: tl.constexpr) -> tl.tuple:
-    """The longest common subsequence of tail and head, from the bits that say which of their ids are the same.
+    """The longest common subsequence of tail and head, from bits that mark which of their ids are equal.
 
-    A row of the usual table of lengths rises by 0 or 1 from column to column, so it is told by the set of columns
+    A row of the usual table of lengths rises by 0 or 1 from column to column, so it is described by the set of columns
     where it rises. The next row's set follows with one addition: in each run of flat columns that ends in a rise, the
     carry from the first match moves the rise there (Crochemore and others 2001, Hyyrö 2004).
 
@@ -545,7 +545,7 @@ def _wrap(
 
 @_jit
 def _mask(length: tl.tensor, masks: tl.tensor, whole: tl.tensor, real: tl.tensor, size: tl.tensor) -> tl.tensor:
-    """Leave out the `masks` least certain words; the places of what stays visible are written, and their number told.
+    """Leave out the `masks` least certain words; writes the places of what stays visible and returns their number.
 
     A word's rank is the number of words with a lower score, or the same score and further left.
     """

@@ -234,7 +234,7 @@ def packed_loss_share(
     states, length_scores = packed_output_states(model, examples)
     weights = token_weights(examples.groups, totals, model.settings.kind, objective)
     token = chunked_cross_entropy(
-        model.before_output(states).flatten(0, 1),
+        (states * model.output_scale).flatten(0, 1),
         model.body.output_matrix,
         examples.targets.flatten(),
         weights.flatten(),

@@ -116,8 +116,8 @@ class Passes:
         return next(self.decode_many([source]))
 
     def decode_many(self, sources: Iterable[Tensor]) -> Iterator[list[Decoded]]:
-        """Translate batch after batch. Each is given back when the next is under way, so that the caller's work on it,
-        and ours on the next, are done while the device decodes."""
+        """Translate batch after batch. Each is returned when the next one has started, so that the host works while the
+        device decodes."""
         waiting: list[_Started] | None = None
         for source in sources:
             started = self._start(source)
@@ -312,7 +312,7 @@ def _fill_masks(model: CMLM, settings: DecodeSettings, encoded: _Encoded, state:
     """Fill all masks, then mask the least certain words again; visible tokens keep their old scores."""
     inputs, lengths = state.inputs, state.lengths
     states = model.decode(inputs, encoded.memory)
-    values, filled = model.body.best_tokens(model.before_output(states), (*NEVER_WRITTEN_AFTER_BEGIN, EOS))
+    values, filled = model.body.best_tokens(states, (*NEVER_WRITTEN_AFTER_BEGIN, EOS))
     hidden = inputs == MASK
     ids, scores = torch.where(hidden, filled, inputs), torch.where(hidden, values, state.scores)
     places = torch.arange(inputs.shape[1], device=inputs.device)

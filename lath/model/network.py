@@ -362,7 +362,7 @@ class AT(nn.Module):
     # that a comparison of the three kinds compares the kinds alone (docs/adr/0005-one-family.md).
     """
 
-    piece_length = 1
+    piece_length, output_scale = 1, 1.0
 
     def __init__(self, settings: NetworkSettings, source_size: int, target_size: int, joint: bool) -> None:
         super().__init__()
@@ -389,13 +389,9 @@ class AT(nn.Module):
         states, _ = self.decode(decoder_input, self.encode(source))
         return states.unsqueeze(-2), None
 
-    def before_output(self, states: Tensor) -> Tensor:
-        """Output states as the output matrix takes them."""
-        return states
-
     def logits(self, states: Tensor) -> Tensor:
         """Token logits of output states."""
-        return self.body.logits(self.before_output(states))
+        return self.body.logits(states)
 
 
 class LengthPredictor(nn.Module):
@@ -434,7 +430,7 @@ class LengthPredictor(nn.Module):
 class CMLM(nn.Module):
     """The conditional masked language model: fills every mask of the target at once."""
 
-    piece_length = 1
+    piece_length, output_scale = 1, 1.0
 
     def __init__(self, settings: NetworkSettings, source_size: int, target_size: int, joint: bool) -> None:
         super().__init__()
@@ -455,13 +451,9 @@ class CMLM(nn.Module):
         memory, lengths = self.encode(source)
         return self.decode(decoder_input, memory).unsqueeze(-2), lengths
 
-    def before_output(self, states: Tensor) -> Tensor:
-        """Output states as the output matrix takes them."""
-        return states
-
     def logits(self, states: Tensor) -> Tensor:
         """Token logits of output states."""
-        return self.body.logits(self.before_output(states))
+        return self.body.logits(states)
 
 
 class LocalTranslator(nn.Module):
@@ -499,6 +491,8 @@ class Pieces(NamedTuple):
 class LAT(nn.Module):
     """CMLM with a local translator: each decoder state becomes a piece of K tokens."""
 
+    output_scale = PIECE_LOGIT_SCALE  # Departure: the paper has no such factor; it only speeds up early training.
+
     def __init__(self, settings: NetworkSettings, source_size: int, target_size: int, joint: bool) -> None:
         super().__init__()
         self.settings = settings
@@ -531,7 +525,7 @@ class LAT(nn.Module):
         previous, tokens, scores = self._first_tokens(states), [], []
         for _ in range(self.piece_length):
             hidden, cell = self.local(self.body.embed_local(previous), hidden, cell)
-            score, previous = self.body.best_tokens(self.before_output(hidden), NEVER_WRITTEN)
+            score, previous = self.body.best_tokens(hidden * self.output_scale, NEVER_WRITTEN)
             tokens.append(previous)
             scores.append(score)
         return Pieces(torch.stack(tokens, dim=-1), torch.stack(scores, dim=-1))
@@ -544,14 +538,9 @@ class LAT(nn.Module):
         memory, lengths = self.encode(source)
         return self.local_states(self.decode(decoder_input, memory), targets), lengths
 
-    def before_output(self, states: Tensor) -> Tensor:
-        """Output states as the output matrix takes them."""
-        # Departure: the paper has no such factor; it only changes the speed of early training.
-        return states * PIECE_LOGIT_SCALE
-
     def logits(self, states: Tensor) -> Tensor:
         """Token logits of output states."""
-        return self.body.logits(self.before_output(states))
+        return self.body.logits(states * self.output_scale)
 
 
 Model = AT | CMLM | LAT
