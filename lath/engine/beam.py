@@ -20,7 +20,7 @@ from lath.decoding.lengths import length_limit, length_limits
 from lath.decoding.results import Decoded
 from lath.engine.beam_attention import BeamCache, BeamMask
 from lath.engine.graphs import recorded, tensors_of
-from lath.model.network import AT, NEVER_WRITTEN_AFTER_BEGIN, KeyValues, Memory, as_keys
+from lath.model.network import AT, NEVER_WRITTEN_AFTER_BEGIN, KeyValues, Memory
 from lath.model.padding import row_lengths
 from lath.text.vocab import EOS, PAD
 
@@ -222,8 +222,9 @@ class BeamSearch:
         ancestors.copy_(torch.where(places == step, slots, ancestors))
         cache = [BeamCache(keys[:size], values[:size], step) for keys, values in search.cache]
         body = self.model.body
-        x = body.embed_target(beams.last_tokens(search.length), step)
-        memory_mask = body.make_mask(as_keys(search.memory.visible[:size]), x)
+        tokens = beams.last_tokens(search.length)
+        x = body.embed_target(tokens, step)
+        memory_mask = body.make_mask(torch.ones_like(tokens, dtype=torch.bool), search.memory.visible[:size], x)
         states, _ = body.decoder(x, BeamMask(step, ancestors), memory, memory_mask, cache)
         likeliest = body.top_tokens(states, NEVER_WRITTEN_AFTER_BEGIN, 2 * self.beam)
         grown, parents = grow(beams, likeliest, search.length, self.length_penalty)

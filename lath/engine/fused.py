@@ -23,7 +23,7 @@ from lath.model.network import (
     Residual,
     Table,
     best_tokens,
-    padded_mask,
+    sentence_mask,
     top_tokens,
 )
 
@@ -117,6 +117,6 @@ class FewQueryMask(NamedTuple):
         return PaddedMask(self.bias).attend(query, keys, values)
 
 
-def few_query_mask(visible: Tensor, like: Tensor) -> FewQueryMask:
-    """As `network.padded_mask`."""
-    return FewQueryMask(padded_mask(visible, like).bias)
+def few_query_mask(queries: Tensor, keys: Tensor, like: Tensor) -> FewQueryMask:
+    """As `network.sentence_mask`."""
+    return FewQueryMask(sentence_mask(queries, keys, like).bias)

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from lath.engine.swap import swapped
+from lath.engine.unpadded import unpadded_mask
 from lath.errors import UserError, did_you_mean
 from lath.model.network import Model, top_tokens
 from lath.model.storage import LEVELS, SMALLEST_RANGE, quantise_rows
@@ -241,4 +242,6 @@ def quantise(model: Model, backend: str | None = None) -> Model:
             return Int8Linear(module.weight, module.bias, chosen)
         return nn.Identity() if isinstance(module, nn.Dropout) else None
 
-    return swapped(model, int8)
+    quantised = swapped(model, int8)
+    quantised.body.make_mask = unpadded_mask  # int8 would amplify what padding does to float sums
+    return quantised

@@ -64,9 +64,12 @@ def padded_mask(visible: Tensor, like: Tensor) -> PaddedMask:
     return PaddedMask(bias.masked_fill_(~visible, -torch.inf))
 
 
-def as_keys(visible: Tensor) -> Tensor:
-    """B x S booleans as B x 1 x 1 x S: every query sees the same keys."""
-    return visible[:, None, None, :]
+def sentence_mask(queries: Tensor, keys: Tensor, like: Tensor) -> PaddedMask:
+    """Every query of a sentence sees all its keys: B x T and B x S booleans, true where there is a token.
+
+    Padded queries compute something that nobody reads.
+    """
+    return padded_mask(keys[:, None, None, :], like)
 
 
 class KeyValues(NamedTuple):
@@ -287,8 +290,8 @@ class Body(nn.Module):
         self.dropout = nn.Dropout(settings.dropout)
         self.encoder = Encoder(settings)
         self.decoder = Decoder(settings)
-        self.make_mask: Callable[[Tensor, Tensor], Mask] = padded_mask
-        """How booleans become a mask; an engine may bring masks that attend faster."""
+        self.make_mask: Callable[[Tensor, Tensor, Tensor], Mask] = sentence_mask
+        """An engine may bring masks that attend faster."""
 
     def embed_source(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Tokens and their positions to vectors, before dropout."""
@@ -305,19 +308,12 @@ class Body(nn.Module):
         embedded: Tensor = self.dropout(self.tables[-1](tokens))
         return embedded
 
-    def decode(
-        self, target: Tensor, memory: Memory, visible: Tensor, past: Sequence[KeyValues] | None = None
-    ) -> tuple[Tensor, list[KeyValues]]:
-        """B x T tokens behind `past` to B x T x D states; `visible` says which tokens each may see."""
-        start = 0 if past is None else past[0].keys.shape[1]
-        x = self.embed_target(target, torch.arange(start, start + target.shape[1], device=target.device))
-        mask, memory_mask = self.make_mask(visible, x), self.make_mask(as_keys(memory.visible), x)
-        decoded: tuple[Tensor, list[KeyValues]] = self.decoder(x, mask, memory.layers, memory_mask, past)
-        return decoded
-
     def decode_both_sides(self, target: Tensor, memory: Memory) -> Tensor:
         """B x T tokens to B x T x D states, each of which sees all tokens of its sentence."""
-        return self.decode(target, memory, as_keys(target != PAD))[0]
+        there, x = target != PAD, self.embed_target(target, places(target))
+        mask, memory_mask = self.make_mask(there, there, x), self.make_mask(there, memory.visible, x)
+        states: Tensor = self.decoder(x, mask, memory.layers, memory_mask)[0]
+        return states
 
     def logits(self, states: Tensor) -> Tensor:
         """... x D states to ... x V logits."""
@@ -373,7 +369,7 @@ class AT(nn.Module):
         """B x S source tokens, each sentence ending in EOS."""
         visible = source != PAD
         embedded = self.body.embed_source(source, places(source))
-        encoded = self.body.encoder(self.body.dropout(embedded), self.body.make_mask(as_keys(visible), embedded))
+        encoded = self.body.encoder(self.body.dropout(embedded), self.body.make_mask(visible, visible, embedded))
         return Memory(self.body.decoder.project_memory(encoded), visible)
 
     def decode(
@@ -381,8 +377,11 @@ class AT(nn.Module):
     ) -> tuple[Tensor, list[KeyValues]]:
         """States of B x T target tokens that follow `past`; state i has seen tokens 0 to i."""
         start, length = 0 if past is None else past[0].keys.shape[1], target.shape[1]
+        x = self.body.embed_target(target, start + places(target))
         visible = torch.ones(length, start + length, dtype=torch.bool, device=target.device).tril(start)
-        return self.body.decode(target, memory, visible, past)
+        memory_mask = self.body.make_mask(target != PAD, memory.visible, x)
+        states, attended = self.body.decoder(x, padded_mask(visible, x), memory.layers, memory_mask, past)
+        return states, attended
 
     def output_states(self, source: Tensor, decoder_input: Tensor, targets: Tensor) -> tuple[Tensor, None]:
         """Training: B x T x 1 x D states whose logits predict `targets` (B x T x 1)."""
@@ -414,8 +413,8 @@ class LengthPredictor(nn.Module):
         batch, visible = source.shape[0], source != PAD
         embedded = torch.cat([self.token.expand(batch, 1, -1), body.embed_source(source, places(source))], dim=1)
         slot = visible.new_ones(batch, 1)
-        mask = body.make_mask(as_keys(torch.cat([slot, visible], dim=1)), embedded)
-        encoded = body.encoder(body.dropout(embedded), mask)
+        there = torch.cat([slot, visible], dim=1)
+        encoded = body.encoder(body.dropout(embedded), body.make_mask(there, there, embedded))
         # The slot stays in the memory, hidden from the decoder: cutting it off would copy all the rest.
         memory = Memory(body.decoder.project_memory(encoded), torch.cat([~slot, visible], dim=1))
         return memory, self.predict(encoded[:, 0])
