@@ -8,6 +8,7 @@ come from a small ladder, so a sentence may be searched with padding and fillers
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -98,6 +99,7 @@ class BeamSearch:
         self._searches: dict[tuple[int, int], _Search] = {}
         self._storage: dict[str, list[Tensor]] = {}
         self._pool: object = None
+        self._alone = threading.Lock()
 
     @torch.inference_mode()
     def decode(self, source: Tensor) -> list[Decoded]:
@@ -114,7 +116,8 @@ class BeamSearch:
     @torch.inference_mode()
     def prepare(self, batch: int, width: int) -> None:
         """Record a shape before a sentence needs it."""
-        self._search(batch, width)
+        with self._alone:
+            self._search(batch, width)
 
     def decode_many(self, sources: Iterable[Tensor]) -> Iterator[list[Decoded]]:
         """Translate batch after batch."""
@@ -129,22 +132,23 @@ class BeamSearch:
 
     def _decode_batch(self, source: Tensor, width: int) -> list[Decoded]:
         size, steps = batch_size(len(source)), self._most_steps(width)
-        search = self._search(size, width)
-        search.inputs.copy_(filled_up(source, size, width))
-        search.begin()
         best = Best.empty(size, steps, self.device)
-        for length in range(1, steps + 1):
-            search.steps[size]()
-            if length % CHECK_EVERY and length < steps:
-                continue
-            beams = Beams(*(field[:size] for field in search.beams))
-            best.keep(beams)
-            going_on = int((~beams.done).sum())
-            if going_on == 0:
-                break
-            while going_on <= size // 2 and size // 2 in search.steps:
-                _halve(search, size, length)
-                size //= 2
+        with self._alone:
+            search = self._search(size, width)
+            search.inputs.copy_(filled_up(source, size, width))
+            search.begin()
+            for length in range(1, steps + 1):
+                search.steps[size]()
+                if length % CHECK_EVERY and length < steps:
+                    continue
+                beams = Beams(*(field[:size] for field in search.beams))
+                best.keep(beams)
+                going_on = int((~beams.done).sum())
+                if going_on == 0:
+                    break
+                while going_on <= size // 2 and size // 2 in search.steps:
+                    _halve(search, size, length)
+                    size //= 2
         return best.decoded()[: len(source)]
 
     def _search(self, batch: int, width: int) -> _Search:

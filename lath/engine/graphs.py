@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -19,6 +20,8 @@ Result = TypeVar("Result")
 
 WARM_UPS = 2
 """Runs before a recording: compilers, autotuners and libraries set themselves up in the first."""
+_RECORDING = threading.Lock()
+"""One recording at a time: each pauses the garbage collector of the whole process."""
 
 
 class Recording(Generic[Result]):
@@ -34,7 +37,8 @@ class Recording(Generic[Result]):
                 work()
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        with uncollected(), torch.cuda.graph(self._graph, pool=pool):
+        # thread_local: other threads may allocate and wait meanwhile; by default that would break this recording.
+        with _RECORDING, uncollected(), torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
             self._result = work()
         torch.cuda.set_rng_state(random_state)
 

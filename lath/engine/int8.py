@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import threading
 import warnings
 from collections.abc import Callable
 
@@ -43,21 +44,24 @@ CHUNK = 4096
 ROWS = 256
 """States whose logits are made at a time: more are no faster, and thousands leave the cache again."""
 
+_PREPARING = threading.Lock()
+"""torch's quantised engine and Python's warning filters belong to the whole process, not to a thread."""
+
 
 # ---- products -------------------------------------------------------------------------------------------------
 
 
 def fbgemm_product(weight: Tensor, scale: Tensor, levels: int) -> Product:
     """By PyTorch's quantised tensors: the fastest, and deprecated (pytorch issue 184982)."""
-    before = torch.backends.quantized.engine
-    torch.backends.quantized.engine = "fbgemm"  # the prepared weights remember it
-    try:
-        with warnings.catch_warnings(action="ignore"):
+    with _PREPARING, warnings.catch_warnings(action="ignore"):
+        before = torch.backends.quantized.engine
+        torch.backends.quantized.engine = "fbgemm"  # the prepared weights remember it
+        try:
             zeros = torch.zeros(len(weight), dtype=torch.int64)
             quantised = torch._make_per_channel_quantized_tensor(weight, scale.double(), zeros, 0)
             prepared = torch.ops.quantized.linear_prepack(quantised, None)
-    finally:
-        torch.backends.quantized.engine = before
+        finally:
+            torch.backends.quantized.engine = before
     multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
 
     def product(rows: Tensor) -> Tensor:

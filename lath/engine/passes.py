@@ -11,6 +11,7 @@ decoded again in a wider one, so neither padding nor the ladder changes a result
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -110,6 +111,7 @@ class Passes:
         self._encoders: dict[tuple[int, int], _Encoded] = {}
         self._decoders: dict[tuple[int, int, int], Callable[[], Tensor]] = {}
         self._pool: object = None
+        self._alone = threading.Lock()
 
     def decode(self, source: Tensor) -> list[Decoded]:
         """Translate B x S source tokens (on the CPU; each sentence ends in EOS), best sorted by length."""
@@ -137,11 +139,12 @@ class Passes:
         return [self._start_rows(source[rows, :longest], at_least=0) for rows, longest in slices]
 
     def _start_rows(self, source: Tensor, at_least: int) -> _Started:
-        encoded = self._encoder(batch_size(len(source)), self.width(source.shape[1]))
-        encoded.inputs.copy_(filled_up(source, *encoded.source.shape))
-        encoded.run()
-        wide = max(at_least, target_width(max(encoded.lengths.tolist()), self.model.settings.max_positions))
-        return _Started(source, wide, Fetched(self._decoder(encoded, wide)()))
+        with self._alone:
+            encoded = self._encoder(batch_size(len(source)), self.width(source.shape[1]))
+            encoded.inputs.copy_(filled_up(source, *encoded.source.shape))
+            encoded.run()
+            wide = max(at_least, target_width(max(encoded.lengths.tolist()), self.model.settings.max_positions))
+            return _Started(source, wide, Fetched(self._decoder(encoded, wide)()))
 
     @torch.inference_mode()
     def _finish(self, started: list[_Started]) -> list[Decoded]:
@@ -167,9 +170,11 @@ class Passes:
     @torch.inference_mode()
     def prepare(self, batch: int, width: int) -> None:
         """Record a shape and the target widths that go with it before a sentence needs them."""
-        encoded, most = self._encoder(batch, width), self.model.settings.max_positions
-        for wide in sorted({target_width(length, most) for length in range(2 * width // 3, 4 * width // 3 + 1)}):
-            self._decoder(encoded, wide)
+        most = self.model.settings.max_positions
+        with self._alone:
+            encoded = self._encoder(batch, width)
+            for wide in sorted({target_width(length, most) for length in range(2 * width // 3, 4 * width // 3 + 1)}):
+                self._decoder(encoded, wide)
 
     # ---- the two works --------------------------------------------------------------------------------------------
 

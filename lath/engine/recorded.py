@@ -5,6 +5,7 @@ AT runs in beam.py, CMLM and LAT in passes.py. A trace is made by the plain deco
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -22,11 +23,15 @@ MOST_SETTINGS = 4
 
 
 class RecordedDecoder:
-    """Decoding in fixed shapes; what was recorded for some settings serves all later batches."""
+    """Decoding in fixed shapes; what was recorded for some settings serves all later batches.
+
+    Threads may share it: who copies into the tensors of a recording holds its lock until the result has left them.
+    """
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self._searches: dict[DecodeSettings, BeamSearch | Passes] = {}
+        self._choosing = threading.Lock()
 
     def decode(self, source: Tensor, settings: DecodeSettings, trace: bool = False) -> list[Decoded]:
         """Translate B x S source tokens (each sentence ends in EOS)."""
@@ -47,11 +52,12 @@ class RecordedDecoder:
     def _search(self, settings: DecodeSettings) -> BeamSearch | Passes:
         """What decodes with these settings, made at their first use; the batch size makes no difference."""
         settings = replace(settings, batch_sentences=1)
-        if settings not in self._searches:
-            if len(self._searches) >= MOST_SETTINGS:
-                del self._searches[next(iter(self._searches))]
-            if isinstance(self.model, AT):
-                self._searches[settings] = BeamSearch(self.model, settings.beam, settings.length_penalty)
-            else:
-                self._searches[settings] = Passes(self.model, settings)
-        return self._searches[settings]
+        with self._choosing:
+            if settings not in self._searches:
+                if len(self._searches) >= MOST_SETTINGS:
+                    del self._searches[next(iter(self._searches))]
+                if isinstance(self.model, AT):
+                    self._searches[settings] = BeamSearch(self.model, settings.beam, settings.length_penalty)
+                else:
+                    self._searches[settings] = Passes(self.model, settings)
+            return self._searches[settings]

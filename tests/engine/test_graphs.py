@@ -24,7 +24,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
         "current_stream": lambda: stream,
         "stream": lambda one: contextlib.nullcontext(),
         "CUDAGraph": SimpleNamespace,
-        "graph": lambda graph, pool: contextlib.nullcontext(),
+        "graph": lambda graph, pool, capture_error_mode: contextlib.nullcontext(),
     }
     for name, stand_in in replaced.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
