@@ -57,7 +57,7 @@ def load(model: str | Path, device: str = "auto", precision: str = "auto", engin
     `engine` is plain (model/network.py and nothing else), recorded (CUDA graphs), or auto. A directory of `lath export`
     runs on the CPU, in the precision it was exported with, by CTranslate2.
 
-    Threads may share the translator, from its first use on, and each gets its own translations. On a GPU they take turns
+    Threads may share the translator, from its first use on; each gets its own translations. On a GPU they take turns
     and must use one CUDA stream, as they do by default. A stream of `hypotheses` belongs to the thread that reads it.
     """
     directory = find_model(model)
