@@ -211,7 +211,8 @@ class DecodeSettings:
     shortlist: bool = False
     """Choose only among tokens that are likely for the source (on a CPU): faster, needs `lath shortlist`."""
     batch_sentences: int = 0
-    """Sentences decoded side by side; 0 takes what suits the device. The output does not depend on it."""
+    """Sentences decoded side by side; 0 takes what suits the device. In fp32 and int8 the output does not depend on it;
+    in fp16 and bf16 near-ties may."""
 
     @property
     def merge_rules(self) -> MergeRules:

@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 WARM_UPS = 2
 """Runs before a recording: compilers, autotuners and libraries set themselves up in the first."""
 _RECORDING = threading.Lock()
-"""One recording at a time: each pauses the garbage collector of the whole process."""
+"""One recording at a time: each pauses the process's garbage collector and borrows streams, of which torch has 32."""
 
 
 class Recording(Generic[Result]):
@@ -29,18 +29,19 @@ class Recording(Generic[Result]):
 
     def __init__(self, work: Callable[[], Result], pool: Any = None) -> None:
         """Record `work`. Recordings that share a `pool` share memory: a replay may overwrite another's results."""
-        random_state = torch.cuda.get_rng_state()
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UPS):
-                work()
-        torch.cuda.current_stream().wait_stream(side)
-        self._graph = torch.cuda.CUDAGraph()
-        # thread_local: other threads may allocate and wait meanwhile; by default that would break this recording.
-        with _RECORDING, uncollected(), torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
-            self._result = work()
-        torch.cuda.set_rng_state(random_state)
+        with _RECORDING:
+            random_state = torch.cuda.get_rng_state()
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(WARM_UPS):
+                    work()
+            torch.cuda.current_stream().wait_stream(side)
+            self._graph = torch.cuda.CUDAGraph()
+            # thread_local: other threads may allocate and wait meanwhile; by default that would break this recording.
+            with uncollected(), torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
+                self._result = work()
+            torch.cuda.set_rng_state(random_state)
 
     def replay(self) -> Result:
         """Start the recorded work; the result is in the same tensors every time."""
