@@ -177,7 +177,7 @@ def _add_adapting(verbs: Any) -> None:
 def _add_using(verbs: Any) -> None:
     """The verbs that translate and score."""
     translate = _verb(verbs, "translate", run_translate, "Translate text; line n of the output is line n of the input.",
-                      "lath translate runs/demo/model news.de > news.en")  # fmt: skip
+                      "lath translate runs/demo/model news.de -o news.en")  # fmt: skip
     translate.add_argument(
         "model",
         type=Path,
@@ -190,6 +190,15 @@ def _add_using(verbs: Any) -> None:
         nargs="?",
         help="text file, plain, .gz or .xz (default: - for standard input); a file alone uses the default model",
     )
+    translate.add_argument("--text", metavar="TEXT", help="translate this text instead of a file")
+    translate.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output")
+    translate.add_argument(
+        "--lines", action="store_true", help="translate each line as one sentence, with nothing protected"
+    )
+    translate.add_argument(
+        "--format", choices=FORMATS, default=FORMATS[0], help=f"html keeps the markup; it needs the extra html {DEFAULT}"
+    )
+    _add_threads(translate)
     _add_device(translate)
     _add_precision(translate)
     _add_engine(translate)
@@ -288,6 +297,12 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default=AUTO, help=f"auto, cpu or cuda; auto is a GPU if there is one {DEFAULT}")
+
+
+def _add_threads(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--threads", type=_count, metavar="N", help="CPU threads (default: as many as cores are idle, up to torch's own choice)"
+    )
 
 
 def _flag(name: str) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 
@@ -100,6 +102,22 @@ arrays leave the cache."""
 def suitable_batch(device: torch.device, length_candidates: int) -> int:
     """Sentences to decode side by side."""
     return max(1, SUITABLE_ROWS[device.type] // length_candidates)
+
+
+def idle_threads() -> int:
+    """Threads for one decode: torch's own choice, less the cores that others keep busy at this moment; at least 1.
+
+    Threads of one product wait for each other, so two of them beside a busy neighbour take several times as long as one.
+    """
+    own = torch.get_num_threads()
+    try:
+        running = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0])
+        # Threads of ours that still wait for work in a loop are no neighbours.
+        tasks = [Path(task.path, "stat").read_text() for task in os.scandir("/proc/self/task")] if own > 1 else []
+    except OSError:  # not Linux, or a thread has ended meanwhile
+        return own
+    others = running - sum(task.rpartition(")")[2].split()[0] == "R" for task in tasks)
+    return max(1, min(own, (os.cpu_count() or own) - max(others, 0)))
 
 
 @contextlib.contextmanager

@@ -11,8 +11,11 @@ import errno
 import gzip
 import lzma
 import os
+import queue
 import shutil
+import stat
 import sys
+import threading
 import zlib
 from collections.abc import Iterable, Iterator
 from io import BufferedIOBase
@@ -36,6 +39,42 @@ def read_lines(path: Path) -> Iterator[str]:
     with _reading_errors(path), _open_binary(path) as stream:
         for number, raw in enumerate(stream, start=1):
             yield _decoded(raw, path, number)
+
+
+def is_live(path: Path) -> bool:
+    """Whether lines come as somebody writes them: from a terminal or a pipe, not from a file."""
+    if path == STANDARD_INPUT:
+        return not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
+    return path.is_fifo()
+
+
+def read_as_it_comes(path: Path, most: int) -> Iterator[list[str]]:
+    """The lines that have arrived, up to `most` at a time: one if they come slowly, many if they come fast."""
+    arrived: queue.Queue[str | BaseException | None] = queue.Queue(most)
+
+    def read() -> None:
+        try:
+            for line in read_lines(path):
+                arrived.put(line)
+            arrived.put(None)
+        except BaseException as error:
+            arrived.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        lines: list[str] = []
+        item = arrived.get()
+        while isinstance(item, str):
+            lines.append(item)
+            if len(lines) == most or arrived.empty():
+                break
+            item = arrived.get()
+        if lines:
+            yield lines
+        if isinstance(item, BaseException):
+            raise item
+        if item is None:
+            return
 
 
 def _decoded(raw: bytes, path: Path, number: int) -> str:

@@ -18,10 +18,8 @@ from lath.config import DecodeOptions, DecodeSettings, with_options
 from lath.decoding.decoder import Decoder, PlainDecoder
 from lath.decoding.results import Decoded, Pass
 from lath.devices import HAS_TRITON, PRECISIONS, choose_device, choose_engine, choose_precision, suitable_batch
-from lath.engine.ctranslate2 import CTranslate2Decoder, LoadedExport, load_exported
-from lath.engine.fused import fuse
+from lath.engine.ctranslate2 import LoadedExport, load_exported
 from lath.engine.int8 import quantise
-from lath.engine.recorded import RecordedDecoder
 from lath.engine.shortlist import ShortlistDecoder
 from lath.errors import UserError
 from lath.model.bundled import find_model
@@ -51,27 +49,32 @@ class Hypothesis:
     """With trace: the passes of each fragment."""
 
 
-def load(model: str | Path, device: str = "auto", precision: str = "auto", engine: str = "auto") -> Translator:
+def load(
+    model: str | Path, device: str = "auto", precision: str = "auto", engine: str = "auto", threads: int | None = None
+) -> Translator:
     """Load a bundled model by name, or a model directory; by default as fast as the device can translate.
 
-    `engine` is plain (model/network.py and nothing else), recorded (CUDA graphs), or auto. A directory of `lath export`
-    runs on the CPU, in the precision it was exported with, by CTranslate2.
+    `engine` is plain (model/network.py and nothing else), recorded (CUDA graphs), or auto. `threads` of the CPU are by
+    default as many as are idle when a translation begins. A directory of `lath export` runs on the CPU, in the
+    precision it was exported with, by CTranslate2.
 
     Threads may share the translator, from its first use on; each gets its own translations. On a GPU they take turns
     and must use one CUDA stream, as they do by default. A stream of `hypotheses` belongs to the thread that reads it.
     """
     directory = find_model(model)
     if is_exported(directory):
-        return _load_exported(directory, device, precision, engine)
+        return _load_exported(directory, device, precision, engine, threads)
     chosen = choose_device(device)
     loaded = load_model(directory, chosen)
     precision = choose_precision(precision, loaded.info.network, chosen, engine)
     loaded = replace(loaded, model=_with_precision(loaded.model, precision))
     shortlist = load_shortlist(directory) if has_shortlist(directory) and chosen.type == "cpu" else None
-    return Translator(loaded, choose_decoder(loaded.model, engine, shortlist), precision)
+    return Translator(loaded, choose_decoder(loaded.model, engine, shortlist), precision, threads)
 
 
-def _load_exported(directory: Path, device: str, precision: str, engine: str) -> Translator:
+def _load_exported(
+    directory: Path, device: str, precision: str, engine: str, threads: int | None
+) -> Translator:
     if choose_device(preferred_device(directory, device)).type != "cpu":
         raise UserError(f"{directory}: an exported model runs on the CPU; use --device cpu, or the model it came from")
     if precision != "auto":
@@ -84,7 +87,7 @@ def _load_exported(directory: Path, device: str, precision: str, engine: str) ->
             f"{directory}: an exported model is run by CTranslate2; leave out --engine {engine}, "
             f"or use the model it came from"
         )
-    exported = load_exported(directory, torch.get_num_threads())
+    exported = load_exported(directory, threads or torch.get_num_threads())
     return Translator(exported, exported.decoder, exported.decoder.precision)
 
 
@@ -101,6 +104,10 @@ def choose_decoder(model: Model, engine: str = "auto", shortlist: Shortlist | No
     """What decodes with a loaded model: kernels and CUDA graphs on a GPU, the plain decoder on a CPU."""
     device = model.body.target_positions.weight.device
     if choose_engine(engine, model.settings.kind, device) == "recorded":
+        # Triton and all kernels take a while to import; a CPU needs none of them.
+        from lath.engine.fused import fuse
+        from lath.engine.recorded import RecordedDecoder
+
         return RecordedDecoder(fuse(model) if device.type == "cuda" and HAS_TRITON else model)
     return PlainDecoder(model) if shortlist is None else ShortlistDecoder(model, shortlist)
 
@@ -108,9 +115,15 @@ def choose_decoder(model: Model, engine: str = "auto", shortlist: Shortlist | No
 class Translator:
     """A loaded model that translates text."""
 
-    def __init__(self, loaded: LoadedModel | LoadedExport, decoder: Decoder, precision: str = "fp32") -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel | LoadedExport,
+        decoder: Decoder,
+        precision: str = "fp32",
+        threads: int | None = None,
+    ) -> None:
         """`decoder` may be any object with the protocol `Decoder`; `precision` is what the model is in already."""
-        self._loaded, self.decoder, self.precision = loaded, decoder, precision
+        self._loaded, self.decoder, self.precision, self.threads = loaded, decoder, precision, threads
         self.model: Model | None = loaded.model if isinstance(loaded, LoadedModel) else None
         """None for an exported model."""
         self.info: ModelInfo = loaded.info
@@ -122,9 +135,7 @@ class Translator:
     @property
     def engine(self) -> str:
         """The name of what decodes: plain, recorded, ctranslate2, or the class of a decoder of your own."""
-        names = {PlainDecoder: "plain", ShortlistDecoder: "plain", RecordedDecoder: "recorded",
-                 CTranslate2Decoder: "ctranslate2"}  # fmt: skip
-        return names.get(type(self.decoder), type(self.decoder).__name__)
+        return str(getattr(self.decoder, "engine", type(self.decoder).__name__))
 
     @property
     def has_shortlist(self) -> bool:
@@ -133,7 +144,7 @@ class Translator:
 
     def with_decoder(self, decoder: Decoder) -> Translator:
         """The same model and vocabularies with another decoder."""
-        return Translator(self._loaded, decoder, self.precision)
+        return Translator(self._loaded, decoder, self.precision, self.threads)
 
     def with_engine(self, engine: str = "auto") -> Translator:
         """The same weights with a new decoder, which shares no recordings with this one."""
@@ -173,8 +184,8 @@ class Translator:
 
     def warm_up(self, tokens: int, batch: int = 1, **options: Unpack[DecodeOptions]) -> None:
         """Get ready for sentences of up to so many tokens: on a GPU no sentence then waits for a recording."""
-        if isinstance(self.decoder, RecordedDecoder):
-            self.decoder.warm_up(self.settings(**options), tokens, batch)
+        if (warm_up := getattr(self.decoder, "warm_up", None)) is not None:
+            warm_up(self.settings(**options), tokens, batch)
 
     def _stream(self, stream: Iterator[str], settings: DecodeSettings, trace: bool) -> Iterator[Hypothesis]:
         while lines := list(itertools.islice(stream, READ_AHEAD * settings.batch_sentences)):
@@ -210,8 +221,9 @@ class Translator:
         batches = [by_length[start : start + size] for start in range(0, len(by_length), size)]
         sources = (pad([[*sentences[number], EOS] for number in numbers]) for numbers in batches)
         results: dict[int, _Written] = {}
-        if isinstance(self.decoder, RecordedDecoder) and not trace:
-            decoded_batches = self.decoder.decode_many(sources, settings)
+        # A GPU decodes the next batch while the last one becomes text.
+        if (decode_many := getattr(self.decoder, "decode_many", None)) is not None and not trace:
+            decoded_batches = decode_many(sources, settings)
         else:
             decoded_batches = (self.decoder.decode(source, settings, trace) for source in sources)
         for numbers, batch in zip(batches, decoded_batches, strict=True):

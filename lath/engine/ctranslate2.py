@@ -80,6 +80,8 @@ def load_exported(directory: Path, threads: int) -> LoadedExport:
 class CTranslate2Decoder:
     """CTranslate2's engine under the rules of our beam search; a `Decoder`."""
 
+    engine = "ctranslate2"
+
     def __init__(
         self, engine: Any, info: ModelInfo, source_vocab: Vocab, target_vocab: Vocab, has_shortlist: bool = False
     ) -> None:

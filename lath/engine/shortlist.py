@@ -89,6 +89,8 @@ def decode_shortlisted(
 class ShortlistDecoder:
     """`PlainDecoder` for a model with a shortlist, which `settings.shortlist` switches on."""
 
+    engine = "plain"
+
     has_shortlist = True
 
     def __init__(self, model: Model, shortlist: Shortlist) -> None:
