@@ -155,7 +155,7 @@ def _with_bar(texts: Iterator[str], source: Path) -> Iterable[str]:
 
 def run_evaluate(arguments: argparse.Namespace) -> None:
     """Translations to scores."""
-    from lath.scores import compare, evaluate
+    from lath.analysis.scores import compare, evaluate
 
     reference = list(read_lines(arguments.reference))
     systems = [list(read_lines(path)) for path in arguments.hypotheses]

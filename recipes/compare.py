@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 from lath.config import load_recipe, merge_overrides
 from lath.errors import UserError
 from lath.files import count_lines, misaligned, read_lines, whole_file
-from lath.scores import Score, compare, evaluate
+from lath.analysis.scores import Score, compare, evaluate
 
 NOT_FINISHED = 75
 """The exit code when the time is up."""

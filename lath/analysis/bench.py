@@ -46,7 +46,7 @@ from lath.model.directory import is_exported
 from lath.model.network import Model
 from lath.model.padding import pad
 from lath.progress import Bar
-from lath.scores import Score, evaluate
+from lath.analysis.scores import Score, evaluate
 from lath.text.vocab import EOS
 from lath.translator import load
 

@@ -19,7 +19,7 @@ import torch
 from lath import __version__
 from lath.analysis.sentences import Text, throughput_lines
 from lath.config import DecodeOptions, DecodeSettings
-from lath.scores import Score
+from lath.analysis.scores import Score
 from lath.translator import Translator
 
 STAGES = ("tokenise", "encode", "decode", "merge", "detokenise")

@@ -38,7 +38,7 @@ from lath.errors import UserError
 from lath.files import read_lines
 from lath.model.directory import read_info
 from lath.model.shortlist import Shortlist, save_shortlist
-from lath.scores import evaluate
+from lath.analysis.scores import evaluate
 from lath.translator import Translator, load
 
 pytestmark = pytest.mark.usefixtures("few_batches")

@@ -27,7 +27,7 @@ from lath.analysis.speed import (
     summarise,
 )
 from lath.config import DecodeOptions, DecodeSettings, NetworkSettings, with_options
-from lath.scores import Score
+from lath.analysis.scores import Score
 from lath.translator import Translator
 
 pytestmark = pytest.mark.usefixtures("few_batches")

@@ -12,7 +12,7 @@ from toy import with_train
 
 from lath.decoding.decoder import Decoded
 from lath.model.network import Model, build_model
-from lath.scores import evaluate
+from lath.analysis.scores import evaluate
 from lath.text.corpus import Corpus
 from lath.text.vocab import EOS
 from lath.training.learner import build_learner

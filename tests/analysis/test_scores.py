@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU, CHRF
 
 from lath.errors import UserError
-from lath.scores import Difference, Score, compare, evaluate, repeat_rates
+from lath.analysis.scores import Difference, Score, compare, evaluate, repeat_rates
 
 VERSION = sacrebleu.__version__
 
@@ -152,7 +152,7 @@ def test_empty_translations_score_nothing() -> None:
 def test_without_sacrebleu_the_import_works_and_the_call_names_the_remedy() -> None:
     program = (
         "import sys; sys.modules['sacrebleu'] = None\n"
-        "from lath.scores import evaluate, repeat_rates\n"
+        "from lath.analysis.scores import evaluate, repeat_rates\n"
         "from lath.errors import UserError\n"
         "print(repeat_rates(['a a'], 1, (1,)))\n"
         "try: evaluate(['a'], ['a'])\n"
