@@ -511,6 +511,28 @@ class ExportSettings:
 
 
 @dataclass(frozen=True)
+class EvaluateSettings:
+    """What is computed from translations, and how it is printed (`lath evaluate`)."""
+
+    tokenised: bool = False
+    """The text is already tokenised: BLEU is of its own tokens."""
+    ter: bool = False
+    """Also TER, which is slow."""
+    samples: int = 1000
+    """Bootstrap samples of the paired test; 0 skips it."""
+    repeats: bool = False
+    """Also n-gram repeat rates."""
+    window: int = 5
+    """How many positions back a repeated n-gram counts."""
+    buckets: bool = False
+    """Also BLEU by reference length."""
+    edges: tuple[int, ...] = (10, 20, 30, 40)
+    """The longest reference of each bucket but the last, in words."""
+    digits: int = 2
+    """Decimals of the tables."""
+
+
+@dataclass(frozen=True)
 class BenchSettings:
     """How speed is measured (`lath bench`)."""
 

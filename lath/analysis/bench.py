@@ -26,6 +26,7 @@ import torch
 
 from lath import __version__
 from lath.analysis.plots import new_figure, plot_pareto
+from lath.analysis.scores import Score, evaluate
 from lath.analysis.sentences import (
     Text,
     choose_text,
@@ -46,7 +47,6 @@ from lath.model.directory import is_exported
 from lath.model.network import Model
 from lath.model.padding import pad
 from lath.progress import Bar
-from lath.analysis.scores import Score, evaluate
 from lath.text.vocab import EOS
 from lath.translator import load
 

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from lath import __version__
+from lath.analysis.scores import Score
 from lath.analysis.sentences import Text, throughput_lines
 from lath.config import DecodeOptions, DecodeSettings
-from lath.analysis.scores import Score
 from lath.translator import Translator
 
 STAGES = ("tokenise", "encode", "decode", "merge", "detokenise")

@@ -107,7 +107,7 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], tokenised:
     except ImportError:
         raise UserError('train.stop_by = "bleu" needs the package sacrebleu: pip install sacrebleu') from None
     metric = BLEU(tokenize="none" if tokenised else "13a", force=True)  # force: no warning about tokenised text
-    return metric.corpus_score(hypotheses, [references]).score
+    return float(metric.corpus_score(hypotheses, [references]).score)
 
 
 @contextlib.contextmanager

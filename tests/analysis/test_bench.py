@@ -28,6 +28,7 @@ from lath.analysis.bench import (
     variant_name,
     variants,
 )
+from lath.analysis.scores import evaluate
 from lath.analysis.sentences import WARM_UP, Text
 from lath.analysis.speed import STAGES, Row, signature
 from lath.cli import main
@@ -38,7 +39,6 @@ from lath.errors import UserError
 from lath.files import read_lines
 from lath.model.directory import read_info
 from lath.model.shortlist import Shortlist, save_shortlist
-from lath.analysis.scores import evaluate
 from lath.translator import Translator, load
 
 pytestmark = pytest.mark.usefixtures("few_batches")

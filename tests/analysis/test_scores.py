@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU, CHRF
 
-from lath.errors import UserError
 from lath.analysis.scores import Difference, Score, compare, evaluate, repeat_rates
+from lath.errors import UserError
 
 VERSION = sacrebleu.__version__
 

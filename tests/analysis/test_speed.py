@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import lath
+from lath.analysis.scores import Score
 from lath.analysis.sentences import Text
 from lath.analysis.speed import (
     BenchReport,
@@ -27,7 +28,6 @@ from lath.analysis.speed import (
     summarise,
 )
 from lath.config import DecodeOptions, DecodeSettings, NetworkSettings, with_options
-from lath.analysis.scores import Score
 from lath.translator import Translator
 
 pytestmark = pytest.mark.usefixtures("few_batches")

@@ -10,9 +10,9 @@ from conftest import CPU, Translators, small_recipe
 from drawn import SMALL, generator
 from toy import with_train
 
+from lath.analysis.scores import evaluate
 from lath.decoding.decoder import Decoded
 from lath.model.network import Model, build_model
-from lath.analysis.scores import evaluate
 from lath.text.corpus import Corpus
 from lath.text.vocab import EOS
 from lath.training.learner import build_learner
