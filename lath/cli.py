@@ -260,7 +260,7 @@ def _add_bench(verbs: Any) -> None:
         "sentences": "sentences to time, at most",
         "min_tokens": "shortest sentence to time, in source tokens",
         "max_tokens": "longest sentence to time, in source tokens",
-        "repeats": "how often each row is measured; medians are reported",
+        "repeats": "how often each row is measured",
         "threads": "CPU threads",
     }
     unset = {"max_tokens": "no limit", "threads": "chosen by torch"}

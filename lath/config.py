@@ -551,7 +551,7 @@ class BenchSettings:
     max_tokens: int | None = None
     """Longest sentence to time, in source tokens; None sets no limit."""
     repeats: int = 5
-    """How often each row is measured; medians are reported."""
+    """How often each row is measured."""
     batches: tuple[int, ...] = (8, 32, 128)
     """Batch sizes for the throughput."""
     lengths: tuple[int, ...] = (10, 20, 40, 80, 160)
