@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SEED = 12345
 """The default seed of sacrebleu's tests."""
+MOST_SAMPLES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -106,13 +107,18 @@ def compare(
     `samples` x sentences x statistics in memory: about 0.4 GB for 3,000 sentences. The p-value of a system whose
     text equals the first one's means nothing: it is always 1 / (samples + 1).
     """
-    if samples < 1:
-        raise UserError(f"samples: {samples} is too few; {EvaluateSettings.samples} is usual")
+    if not 1 <= samples <= MOST_SAMPLES:
+        raise UserError(f"samples: {samples} is not between 1 and {MOST_SAMPLES}; {EvaluateSettings.samples} is usual")
     metrics = _metrics(systems, references, tokenised, ter)
     from sacrebleu.significance import PairedTest
 
     named = [(str(number), lines) for number, lines in enumerate(systems)]
-    signatures, table = PairedTest(named, metrics, None, "bs", n_samples=samples)()
+    try:
+        signatures, table = PairedTest(named, metrics, None, "bs", n_samples=samples)()
+    except MemoryError:
+        raise UserError(
+            f"samples: {samples} of {len(references)} lines do not fit into memory; use fewer, or 0 for no paired test"
+        ) from None
     _, *columns = table.values()  # the first holds the names
     found = []
     for number, lines in enumerate(systems):

@@ -136,7 +136,8 @@ def test_every_group_is_near_its_length(counts: list[int], length: int, wanted: 
 
 
 @pytest.mark.parametrize(
-    ("timed", "batch", "count"), [(100, 8, 104), (100, 128, 512), (64, 32, 128), (1, 4, 4 * FEWEST_BATCHES), (41, 8, 48)]
+    ("timed", "batch", "count"),
+    [(100, 8, 104), (100, 128, 512), (64, 32, 128), (1, 4, 4 * FEWEST_BATCHES), (41, 8, 48)],
 )
 def test_a_throughput_is_that_of_several_whole_batches(timed: int, batch: int, count: int) -> None:
     text = choose_text(DATA, pool(*[5] * 600), BenchSettings(sentences=timed), all_whole)
