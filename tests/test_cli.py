@@ -31,8 +31,8 @@ import lath.translator
 from lath.cli import build_parser, main, verb_parsers
 from lath.config import (
     BenchSettings,
-    EvaluateSettings,
     CompressSettings,
+    EvaluateSettings,
     ExportSettings,
     ShortlistSettings,
     TrainSettings,
