@@ -225,7 +225,7 @@ def _add_evaluate(verbs: Any) -> None:
     }.items():
         evaluate.add_argument(_flag(name), action="store_true", help=sentence)
     for name, sentence in {
-        "window": "a repeated n-gram starts at most N positions back",
+        "window": "a repeat starts up to N positions after the first",
         "samples": "bootstrap samples of the paired test; 0 skips it",
         "digits": "decimals of the tables",
     }.items():

@@ -176,15 +176,15 @@ def bucket_bleu(
 
 
 def repeat_rates(
-    lines: Sequence[str], width: int = EvaluateSettings.window, orders: Sequence[int] = (1, 2, 3, 4)
+    lines: Sequence[str], window: int = EvaluateSettings.window, orders: Sequence[int] = (1, 2, 3, 4)
 ) -> list[float]:
     """Percentage of n-grams that repeat a nearby one, for each n in `orders`; tokens are separated by spaces.
 
-    An n-gram counts if the same n-gram starts at one of the `width` positions before it in its sentence. The paper
-    does not define "nearby", and no width reproduces the reference row of its Table 2 (2.49, 0.03, 0.00, 0.00) exactly.
-    On newstest2014 German with Moses tokens, a width of 5 comes closest: 2.36, 0.06, 0.01, 0.00.
+    An n-gram counts if the same n-gram starts at one of the `window` positions before it in its sentence. The paper
+    does not define "nearby", and no window gives exactly the reference row of its Table 2 (2.49, 0.03, 0.00, 0.00).
+    On newstest2014 German with Moses tokens, a window of 5 comes closest: 2.36, 0.06, 0.01, 0.00.
 
-    >>> repeat_rates(["a b a b c"], width=2, orders=(1, 2))
+    >>> repeat_rates(["a b a b c"], window=2, orders=(1, 2))
     [40.0, 25.0]
     """
     rates: list[float] = []
@@ -193,7 +193,7 @@ def repeat_rates(
         for line in lines:
             tokens = line.split()
             starts = [tuple(tokens[start : start + order]) for start in range(len(tokens) - order + 1)]
-            repeated += sum(gram in starts[max(0, place - width) : place] for place, gram in enumerate(starts))
+            repeated += sum(gram in starts[max(0, place - window) : place] for place, gram in enumerate(starts))
             total += len(starts)
         rates.append(100 * repeated / total if total else 0.0)
     return rates
@@ -262,5 +262,5 @@ def _system_scores(
         ter=ter[0] if ter else None,
         tokens=_tokens_name(tokenised),
         length_ratio=sum(len(line.split()) for line in written) / sum(len(line.split()) for line in right),
-        repeat_rate=repeat_rates(written, width=1, orders=(1,))[0],
+        repeat_rate=repeat_rates(written, window=1, orders=(1,))[0],
     )

@@ -11,7 +11,7 @@ import pytest
 import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics.bleu import BLEU
 
 from lath.analysis.scores import SEED, Score, bleu_gain, bucket_bleu, bucket_lines, compare, evaluate, repeat_rates
 from lath.errors import UserError
@@ -104,7 +104,7 @@ def test_length_and_repeats_are_counted_in_the_tokens_of_bleu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "width", "expected"),
+    ("line", "window", "expected"),
     [
         ("a a a a", 1, [75.0, 200 / 3, 50.0, 0.0]),
         ("a b a b", 1, [0.0, 0.0, 0.0, 0.0]),
@@ -114,13 +114,13 @@ def test_length_and_repeats_are_counted_in_the_tokens_of_bleu() -> None:
         ("", 3, [0.0, 0.0, 0.0, 0.0]),
     ],
 )
-def test_repeat_rates_of_the_table(line: str, width: int, expected: list[float]) -> None:
-    assert repeat_rates([line], width) == pytest.approx(expected)
+def test_repeat_rates_of_the_table(line: str, window: int, expected: list[float]) -> None:
+    assert repeat_rates([line], window) == pytest.approx(expected)
 
 
 def test_repeats_do_not_cross_sentences_and_are_pooled() -> None:
-    assert repeat_rates(["a", "a"], width=5, orders=(1,)) == [0.0]
-    assert repeat_rates(["a a", "b c d e f g"], width=5, orders=(1,)) == [12.5]
+    assert repeat_rates(["a", "a"], window=5, orders=(1,)) == [0.0]
+    assert repeat_rates(["a a", "b c d e f g"], window=5, orders=(1,)) == [12.5]
 
 
 @given(st.lists(st.text("ab ", max_size=12), max_size=4))
