@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from lath.errors import UserError
 
 if TYPE_CHECKING:
+    from lath.analysis.scores import compare, evaluate
     from lath.config import Recipe, load_recipe
     from lath.distillation import distill
-    from lath.scores import compare, evaluate
     from lath.text.corpus import prepare
     from lath.trainer import train
     from lath.translator import Hypothesis, Translator, load
@@ -27,9 +27,9 @@ __all__ = [
 __version__ = "0.2.0.dev0"
 
 _HOMES = {
+    "lath.analysis.scores": ("compare", "evaluate"),
     "lath.config": ("Recipe", "load_recipe"),
     "lath.distillation": ("distill",),
-    "lath.scores": ("compare", "evaluate"),
     "lath.text.corpus": ("prepare",),
     "lath.trainer": ("train",),
     "lath.translator": ("Hypothesis", "Translator", "load"),

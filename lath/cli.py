@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lath import __version__
-from lath.config import AUTO, BenchSettings, CompressSettings, ExportSettings, ShortlistSettings, TrainSettings
+from lath.config import (
+    AUTO,
+    BenchSettings,
+    CompressSettings,
+    EvaluateSettings,
+    ExportSettings,
+    ShortlistSettings,
+    TrainSettings,
+)
 from lath.errors import UserError, did_you_mean
 from lath.model.bundled import DEFAULT_MODEL
 from lath.verbs import (
@@ -68,7 +76,8 @@ def build_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", parser_class=_Parser)
     _add_making(verbs)
     _add_adapting(verbs)
-    _add_using(verbs)
+    _add_translate(verbs)
+    _add_evaluate(verbs)
     _add_bench(verbs)
     _add_show(verbs)
     return parser
@@ -174,8 +183,8 @@ def _add_adapting(verbs: Any) -> None:
     )
 
 
-def _add_using(verbs: Any) -> None:
-    """The verbs that translate and score."""
+def _add_translate(verbs: Any) -> None:
+    """The verb that translates."""
     translate = _verb(verbs, "translate", run_translate, "Translate text; line n of the output is line n of the input.",
                       "lath translate runs/demo/model news.de -o news.en")  # fmt: skip
     translate.add_argument(
@@ -204,14 +213,41 @@ def _add_using(verbs: Any) -> None:
     _add_engine(translate)
     _add_set(translate)
 
-    evaluate = _verb(verbs, "evaluate", run_evaluate, "Score translations, and compare two systems.",
+
+def _add_evaluate(verbs: Any) -> None:
+    """The verb that scores."""
+    evaluate = _verb(verbs, "evaluate", run_evaluate, "Score translations, and test systems against the first one.",
                      "lath evaluate reference.en first.en second.en")  # fmt: skip
     evaluate.add_argument("reference", type=Path, help="reference translations")
     evaluate.add_argument(
-        "hypotheses", type=Path, nargs="+", help="translations; two files are also compared (paired bootstrap)"
+        "hypotheses",
+        type=Path,
+        nargs="+",
+        help="translations; each file is tested against the first (sacrebleu's paired bootstrap)",
     )
-    evaluate.add_argument("--tokenised", action="store_true", help="the text is already tokenised: score its tokens")
-    evaluate.add_argument("--ter", action="store_true", help="also compute TER, which is slow")
+    for name, sentence in {
+        "tokenised": "the text is already tokenised: score its tokens",
+        "ter": "also compute TER, which is slow",
+        "repeats": "also compute n-gram repeat rates, n = 1 to 4",
+        "buckets": "also compute BLEU by reference length",
+        "json": "print one JSON object, with every digit",
+    }.items():
+        evaluate.add_argument(_flag(name), action="store_true", help=sentence)
+    for name, sentence in {
+        "window": "a repeat starts up to N positions after the first",
+        "samples": "bootstrap samples of the paired test; 0 skips it",
+        "digits": "decimals of the tables",
+    }.items():
+        evaluate.add_argument(
+            _flag(name),
+            type=_count if name == "window" else _count_or_0,
+            metavar="N",
+            default=getattr(EvaluateSettings, name),
+            help=f"{sentence} {DEFAULT}",
+        )
+    edges = ",".join(map(str, EvaluateSettings.edges))
+    evaluate.add_argument("--edges", type=_counts, metavar="N,N", default=edges,
+                          help=f"longest reference of each bucket but the last, in words {DEFAULT}")  # fmt: skip
 
 
 def _add_bench(verbs: Any) -> None:
@@ -233,7 +269,7 @@ def _add_bench(verbs: Any) -> None:
         "sentences": "sentences to time, at most",
         "min_tokens": "shortest sentence to time, in source tokens",
         "max_tokens": "longest sentence to time, in source tokens",
-        "repeats": "how often each row is measured; medians are reported",
+        "repeats": "how often each row is measured",
         "threads": "CPU threads",
     }
     unset = {"max_tokens": "no limit", "threads": "chosen by torch"}
@@ -314,6 +350,10 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
+
+
+def _count_or_0(text: str) -> int:
+    return 0 if text == "0" else _count(text)
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -511,6 +511,28 @@ class ExportSettings:
 
 
 @dataclass(frozen=True)
+class EvaluateSettings:
+    """What is computed from translations, and how it is printed (`lath evaluate`)."""
+
+    tokenised: bool = False
+    """The text is already tokenised: BLEU is of its own tokens."""
+    ter: bool = False
+    """Also TER, which is slow."""
+    samples: int = 1000
+    """Bootstrap samples of the paired test; 0 skips it."""
+    repeats: bool = False
+    """Also n-gram repeat rates."""
+    window: int = 5
+    """How many positions back a repeated n-gram counts."""
+    buckets: bool = False
+    """Also BLEU by reference length."""
+    edges: tuple[int, ...] = (10, 20, 30, 40)
+    """The longest reference of each bucket but the last, in words."""
+    digits: int = 2
+    """Decimals of the tables."""
+
+
+@dataclass(frozen=True)
 class BenchSettings:
     """How speed is measured (`lath bench`)."""
 
@@ -529,7 +551,7 @@ class BenchSettings:
     max_tokens: int | None = None
     """Longest sentence to time, in source tokens; None sets no limit."""
     repeats: int = 5
-    """How often each row is measured; medians are reported."""
+    """How often each row is measured."""
     batches: tuple[int, ...] = (8, 32, 128)
     """Batch sizes for the throughput."""
     lengths: tuple[int, ...] = (10, 20, 40, 80, 160)

@@ -30,15 +30,15 @@ STANDARD_INPUT = Path("-")
 Item = TypeVar("Item")
 
 
-def read_lines(path: Path) -> Iterator[str]:
+def read_lines(path: Path, *, keep_mark: bool = False) -> Iterator[str]:
     """Yield the lines of a text file, or of standard input ("-"), without line endings.
 
     Only "\\n" and "\\r\\n" end a line. Other separators such as U+2028 may occur inside a sentence, and splitting there
-    would break the alignment of two files. A byte order mark at the start is dropped.
+    would break the alignment of two files. A byte order mark at the start is dropped, unless `keep_mark`.
     """
     with _reading_errors(path), _open_binary(path) as stream:
         for number, raw in enumerate(stream, start=1):
-            yield _decoded(raw, path, number)
+            yield _decoded(raw, path, number, keep_mark or number > 1)
 
 
 def is_live(path: Path) -> bool:
@@ -77,10 +77,10 @@ def read_as_it_comes(path: Path, most: int) -> Iterator[list[str]]:
             return
 
 
-def _decoded(raw: bytes, path: Path, number: int) -> str:
+def _decoded(raw: bytes, path: Path, number: int, keep_mark: bool) -> str:
     try:
         # Only the first line can hold a byte order mark, and utf-8-sig takes twice as long as utf-8.
-        line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+        line = raw.decode("utf-8" if keep_mark else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(
             f"{path}: line {number} is not valid UTF-8 (byte {error.start + 1} of the line); "

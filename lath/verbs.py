@@ -19,6 +19,7 @@ from lath.config import (
     BenchSettings,
     DecodeOptions,
     DecodeSettings,
+    EvaluateSettings,
     check_decode,
     load_recipe,
     merge_overrides,
@@ -29,7 +30,6 @@ from lath.files import (
     STANDARD_INPUT,
     count_lines,
     is_live,
-    misaligned,
     read_as_it_comes,
     read_lines,
     whole_file,
@@ -205,17 +205,13 @@ def _with_bar(texts: Iterator[str], source: Path, arguments: argparse.Namespace)
 
 def run_evaluate(arguments: argparse.Namespace) -> None:
     """Translations to scores."""
-    from lath.scores import compare, evaluate
+    settings = EvaluateSettings(**{field.name: getattr(arguments, field.name) for field in fields(EvaluateSettings)})
+    from lath.analysis.evaluation import evaluate_files
 
-    reference = list(read_lines(arguments.reference))
-    systems = [list(read_lines(path)) for path in arguments.hypotheses]
-    for path, lines in zip(arguments.hypotheses, systems, strict=True):
-        if len(lines) != len(reference):
-            raise misaligned(arguments.reference, len(reference), path, len(lines))
-    for path, lines in zip(arguments.hypotheses, systems, strict=True):
-        print(f"{path}\n{evaluate(lines, reference, arguments.tokenised, ter=arguments.ter)}")
-    if len(systems) == 2:
-        print(compare(systems[0], systems[1], reference, arguments.tokenised))
+    found = evaluate_files(arguments.reference, arguments.hypotheses, settings)
+    for note in found.notes:
+        print(f"lath: note: {note}", file=sys.stderr)
+    print(found.as_json() if arguments.json else found)
 
 
 def run_bench(arguments: argparse.Namespace) -> None:

@@ -34,10 +34,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lath.analysis.scores import Score, bleu_gain, compare, evaluate
 from lath.config import load_recipe, merge_overrides
 from lath.errors import UserError
 from lath.files import count_lines, misaligned, read_lines, whole_file
-from lath.scores import Score, compare, evaluate
 
 NOT_FINISHED = 75
 """The exit code when the time is up."""
@@ -475,9 +475,11 @@ def scores_of(folder: Path, reference: Path, tokenised: bool) -> dict[str, Any]:
     claims = {}
     for one, other in CLAIMS:
         if one in texts and other in texts:
-            found = compare(texts[other], texts[one], references, tokenised=tokenised)
-            claims[f"{one} against {other}"] = asdict(found)
-            print(f"\n{one} against {other}: {found}")
+            _, found = compare([texts[other], texts[one]], references, tokenised=tokenised)
+            low, high = bleu_gain(texts[other], texts[one], references, tokenised=tokenised)
+            tested = {"bleu": {**asdict(found.bleu), "low": low, "high": high}, "chrf": asdict(found.chrf)}
+            claims[f"{one} against {other}"] = tested
+            print(f"\n{one} against {other}: {found.bleu}, gain {low:+.2f} to {high:+.2f}; {found.chrf}")
     return {"scores": {name: asdict(report) for name, report in scores.items()}, "claims": claims}
 
 

@@ -32,6 +32,7 @@ from lath.cli import build_parser, main, verb_parsers
 from lath.config import (
     BenchSettings,
     CompressSettings,
+    EvaluateSettings,
     ExportSettings,
     ShortlistSettings,
     TrainSettings,
@@ -393,24 +394,6 @@ def test_show_a_recipe_with_changes(recipe: Path, capsys: Capsys) -> None:
     assert (shown["network"]["kind"], shown["train"]["seed"], shown["train"]["steps"]) == ("AT", 5, 12)
 
 
-def test_evaluate_one_and_two_systems(tmp_path: Path, capsys: Capsys) -> None:
-    reference, first, second = (tmp_path / name for name in ("ref", "first", "second"))
-    reference.write_text("the old dog barks at night\na cat sleeps on the mat\n" * 5, encoding="utf-8")
-    first.write_text("the old dog barks at night\na cat sleeps on the mat\n" * 5, encoding="utf-8")
-    second.write_text("the old old dog barks\na cat on the mat sleeps\n" * 5, encoding="utf-8")
-    one = ok(capsys, "evaluate", reference, first).splitlines()
-    assert one[0] == str(first)
-    assert re.fullmatch(r"BLEU\|nrefs:1\|case:mixed\|eff:no\|tok:13a\|smooth:exp\|version:\S+ = 100.00", one[1])
-    assert re.fullmatch(r"chrF2\|.*version:\S+ = 100.00", one[2])
-    assert len(one) == 5
-    two = ok(capsys, "evaluate", reference, first, second, "--ter", "--tokenised").splitlines()
-    assert [line for line in two if not line.count("=")] == [str(first), str(second)]
-    assert len([line for line in two if line.startswith("TER|")]) == 2
-    assert re.fullmatch(r"tokenised BLEU\|.*bs:1000.* = 100.00 -> \d+\.\d\d \(-.* p = 0\.\d+\)", two[-2])
-    repeats = [line for line in two if line.startswith("adjacent repeats|tok:none = ")]
-    assert [line.endswith(" 0.00 %") for line in repeats] == [True, False]
-
-
 # ---- help ---------------------------------------------------------------------------------------------------------
 
 
@@ -434,6 +417,7 @@ def test_help_starts_with_an_example_that_works(verb: str, capsys: Capsys) -> No
         ("compress", 2, to_tree(CompressSettings())),
         ("export", 2, to_tree(ExportSettings())),
         ("bench", 2, {**to_tree(BenchSettings()), "overrides": []}),
+        ("evaluate", 2, to_tree(EvaluateSettings())),
     ],
 )
 def test_defaults_are_those_of_the_settings(verb: str, inputs: int, settings: dict[str, Any]) -> None:
@@ -849,7 +833,7 @@ def test_output_is_utf_8_whatever_the_locale(tmp_path: Path) -> None:
         command("evaluate", path, path), capture_output=True, env=environment(PYTHONIOENCODING="ascii"), check=False
     )
     assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.decode("utf-8").splitlines()[0] == str(path)
+    assert done.stdout.decode("utf-8").splitlines()[1].startswith(str(path))
 
 
 def test_a_defect_is_not_hidden(toy_run: Runs, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:

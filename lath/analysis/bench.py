@@ -4,8 +4,8 @@
     print(report)                                   # tables, signatures, and one line of JSON at the end
 
 All models are loaded first and measured in one process, from text to text, on the same sentences in the same order. A
-model has several rows, one for each of its decoding settings (`VARIANTS`). The rows are measured in turns, so that a
-slow phase of the machine affects all of them.
+model has several rows, one for each of its decoding settings (`VARIANTS`). The rows are measured in turns, each turn in
+another random order, so that a slow phase of the machine affects all of them and no row always follows the same one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import itertools
 import platform
+import random
 import resource
 import statistics
 import sys
@@ -26,15 +27,15 @@ import torch
 
 from lath import __version__
 from lath.analysis.plots import new_figure, plot_pareto
+from lath.analysis.scores import Score, evaluate
 from lath.analysis.sentences import (
     Text,
     choose_text,
     taken_whole,
     throughput_lines,
     usable_lines,
-    whole_batches,
 )
-from lath.analysis.speed import BenchReport, Row, Times, percentile, sentence_medians, summarise
+from lath.analysis.speed import BenchReport, Row, Times, percentile, summarise
 from lath.config import AUTO, BenchSettings, DecodeOptions, MergeRules
 from lath.decoding.decoder import PlainDecoder
 from lath.decoding.merge import Merged
@@ -46,12 +47,13 @@ from lath.model.directory import is_exported
 from lath.model.network import Model
 from lath.model.padding import pad
 from lath.progress import Bar
-from lath.scores import Score, evaluate
 from lath.text.vocab import EOS
 from lath.translator import load
 
 SCANNED = 20_000
 """Lines of the text that sentences are chosen from."""
+ORDER_SEED = 1
+"""Seed of the order of the rows."""
 PROFILED = 5
 """Single sentences whose stages are timed."""
 PROFILED_RUNS = 5
@@ -197,13 +199,15 @@ def timed(row: Row, lines: Sequence[str], batch: int = 1) -> float:
 
 
 def measure(rows: Sequence[Row], text: Text, settings: BenchSettings) -> list[Times]:
-    """Measure the rows in turns."""
+    """Measure the rows in turns, each in a random order, the same in every run."""
     times = [Times() for _ in rows]
     memories = [GpuMemory(row.translator.device, row.weights) for row in rows]
+    work, order = list(zip(rows, times, memories, strict=True)), random.Random(ORDER_SEED)
     with Bar("measuring", len(rows) * (settings.repeats + 2), "turns") as bar:
 
         def each(turn: Callable[[Row, Text, BenchSettings, Times], None]) -> None:
-            for row, found, memory in zip(rows, times, memories, strict=True):
+            order.shuffle(work)
+            for row, found, memory in work:
                 bar.note(row.name)
                 with memory.measured():
                     turn(row, text, settings, found)
@@ -223,7 +227,7 @@ def warm_up(row: Row, text: Text, settings: BenchSettings, _: Times) -> None:
     for line in [*text.warm_up, *(lines[0] for lines in text.by_length.values())]:
         row.translate([line], 1)
     for batch in settings.batches:
-        row.translate(whole_batches(text.timed, batch)[:batch], batch)
+        row.translate(throughput_lines(text, batch)[:batch], batch)
     if row.translator.engine == "recorded":  # each new shape is recorded at its first use
         take_turn(row, text, settings, Times())
 
@@ -242,7 +246,7 @@ def time_stages(row: Row, text: Text, settings: BenchSettings, times: Times) -> 
     largest = max(settings.batches)
     singles = [stages(row, [line]) for line in text.timed[:PROFILED]]
     times.stages[1] = {stage: sum(took[stage] for took in singles) for stage in singles[0]}
-    times.stages[largest] = stages(row, whole_batches(text.timed, largest)[:largest])
+    times.stages[largest] = stages(row, throughput_lines(text, largest)[:largest])
 
 
 def stages(row: Row, lines: list[str]) -> dict[str, float]:
@@ -323,7 +327,7 @@ def bench(
         text = choose_text(data, pool, settings, lambda joined: taken_whole(translators, joined))
         times = measure(rows, text, settings)
         scores = [None] * len(rows) if right is None else bleu_scores(rows, lines, right, max(settings.batches))
-        against_p50 = percentile(sentence_medians(times[compared].single), 0.5)
+        against_p50 = percentile(times[compared].single, 0.5)
         speeds = [
             summarise(row, found, against_p50, text, score)
             for row, found, score in zip(rows, times, scores, strict=True)

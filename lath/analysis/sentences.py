@@ -40,9 +40,11 @@ class Text:
     timed: list[str]
     tokens: list[int]
     """Source tokens of each timed sentence."""
+    bulk: dict[str, int]
+    """Distinct sentences for the throughput, the timed ones first, with their source tokens."""
     by_length: dict[int, list[str]]
     notes: list[str]
-    """What was left out, and why."""
+    """What was left out or repeated, and why."""
 
 
 def taken_whole(translators: Sequence[Translator], lines: Sequence[str]) -> list[bool]:
@@ -101,9 +103,15 @@ def choose_text(data: Path, pool: Pool, settings: BenchSettings, whole: Callable
             f"{WARM_UP} are not timed; give a longer text{' or widen --min-tokens and --max-tokens' if asked else ''}"
         )
     timed = chosen[WARM_UP : WARM_UP + settings.sentences]
+    bulk = {pool.lines[n]: pool.counts[n] for n in chosen[WARM_UP:]}
     notes = []
     if pool.too_long:
         notes.append(f"{pool.too_long} lines left out: a model would translate them in fragments")
+    for batch in settings.batches:
+        if (needed := throughput_count(len(timed), batch)) > len(bulk):
+            notes.append(
+                f"batch {batch}: {needed} sentences for the throughput, but {len(bulk)} distinct ones: repeated"
+            )
     by_length: dict[int, list[str]] = {}
     for length in settings.lengths:
         groups = near_length(pool.counts, length, PER_LENGTH)
@@ -117,20 +125,21 @@ def choose_text(data: Path, pool: Pool, settings: BenchSettings, whole: Callable
         [pool.lines[number] for number in chosen[:WARM_UP]],
         [pool.lines[number] for number in timed],
         [pool.counts[number] for number in timed],
+        bulk,
         by_length,
         notes,
     )
 
 
-def throughput_lines(text: Text, batch: int) -> list[str]:
-    """The timed lines, repeated until they fill enough batches for a throughput."""
-    return whole_batches(text.timed, batch, FEWEST_BATCHES)
+def throughput_count(timed: int, batch: int) -> int:
+    """The sentences of a throughput measurement: whole batches, enough for all timed sentences.
 
-
-def whole_batches(lines: Sequence[str], batch: int, fewest: int = 1) -> list[str]:
-    """The lines, repeated cyclically to fill whole batches, at least `fewest` of them.
-
-    >>> whole_batches(["a", "b", "c"], 2)
-    ['a', 'b', 'c', 'a']
+    >>> throughput_count(100, 8), throughput_count(100, 128)
+    (104, 512)
     """
-    return list(itertools.islice(itertools.cycle(lines), max(fewest, math.ceil(len(lines) / batch)) * batch))
+    return max(FEWEST_BATCHES, math.ceil(timed / batch)) * batch
+
+
+def throughput_lines(text: Text, batch: int) -> list[str]:
+    """The distinct sentences that fill the batches of a throughput; repeated cyclically if the text has too few."""
+    return list(itertools.islice(itertools.cycle(text.bulk), throughput_count(len(text.timed), batch)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import itertools
 import json
 import platform
 import re
@@ -17,9 +18,9 @@ import numpy as np
 import torch
 
 from lath import __version__
+from lath.analysis.scores import Score
 from lath.analysis.sentences import Text, throughput_lines
 from lath.config import DecodeOptions, DecodeSettings
-from lath.scores import Score
 from lath.translator import Translator
 
 STAGES = ("tokenise", "encode", "decode", "merge", "detokenise")
@@ -65,7 +66,7 @@ class Times:
     single: list[list[float]] = field(default_factory=list)
     """For each timed sentence, one at a time."""
     batches: dict[int, list[float]] = field(default_factory=dict)
-    """By batch size: for the timed sentences in whole batches."""
+    """By batch size: for `throughput_lines` in one call."""
     lengths: dict[int, list[list[float]]] = field(default_factory=dict)
     """By source length: for each sentence of that length, one at a time."""
     stages: dict[int, dict[str, float]] = field(default_factory=dict)
@@ -74,19 +75,10 @@ class Times:
     """Peak bytes on a GPU: weights, recordings and working memory."""
 
 
-def sentence_medians(repeats: Sequence[Sequence[float]]) -> list[float]:
-    """The median of each sentence over the repeats.
-
-    >>> sentence_medians([[1.0, 9.0], [2.0, 7.0], [8.0, 8.0]])
-    [2.0, 8.0]
-    """
-    return [statistics.median(times) for times in zip(*repeats, strict=True)]
-
-
-def percentile(values: Sequence[float], share: float) -> float:
+def percentile(values: Sequence[float] | Sequence[Sequence[float]], share: float) -> float:
     """The value that `share` of all values do not exceed, with linear interpolation.
 
-    >>> percentile([4.0, 1.0, 2.0, 3.0], 0.5)
+    >>> percentile([[4.0, 1.0], [2.0, 3.0]], 0.5)
     2.5
     """
     return float(np.quantile(values, share))
@@ -104,7 +96,7 @@ def shares(stages: Mapping[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Speed:
-    """The results of one row; milliseconds are for a sentence translated alone."""
+    """The results of one row; milliseconds are for a sentence translated alone, over all calls of all repeats."""
 
     name: str
     model: str
@@ -138,14 +130,14 @@ class Speed:
 
 def summarise(row: Row, times: Times, against_p50: float, text: Text, bleu: Score | None) -> Speed:
     """The results of a row from its times."""
-    single = sentence_medians(times.single)
-    p50, p95 = percentile(single, 0.5), percentile(single, 0.95)
+    p50, p95 = percentile(times.single, 0.5), percentile(times.single, 0.95)
     throughput = {
         batch: len(throughput_lines(text, batch)) / statistics.median(took) for batch, took in times.batches.items()
     }
     best = max(throughput, key=throughput.__getitem__)
-    at_length = {length: 1e3 * percentile(sentence_medians(repeats), 0.5) for length, repeats in times.lengths.items()}
+    at_length = {length: 1e3 * percentile(repeats, 0.5) for length, repeats in times.lengths.items()}
     tokens = statistics.mean(text.tokens)
+    bulk_tokens = statistics.mean(text.bulk[line] for line in throughput_lines(text, best))
     latency = f"{1e3 * p50:.2f} ms/sent p50 (p95 {1e3 * p95:.2f})"
     return Speed(
         name=row.name,
@@ -157,7 +149,7 @@ def summarise(row: Row, times: Times, against_p50: float, text: Text, bleu: Scor
         overrides=row.overrides,
         p50_ms=1e3 * p50,
         p95_ms=1e3 * p95,
-        mean_ms=1e3 * statistics.mean(single),
+        mean_ms=1e3 * statistics.mean(itertools.chain(*times.single)),
         p50_ms_of_turns=[1e3 * percentile(turn, 0.5) for turn in times.single],
         times=p50 / against_p50,
         sentences_per_second=throughput,
@@ -168,7 +160,7 @@ def summarise(row: Row, times: Times, against_p50: float, text: Text, bleu: Scor
         memory_mib=times.memory / 2**20 if row.translator.device.type == "cuda" else None,
         bleu=None if bleu is None else bleu.value,
         signature=f"{signature(row, 1, tokens)} = {latency}",
-        throughput_signature=f"{signature(row, best, tokens)} = {throughput[best]:.1f} sentences/s",
+        throughput_signature=f"{signature(row, best, bulk_tokens)} = {throughput[best]:.1f} sentences/s",
     )
 
 

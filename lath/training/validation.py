@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from lath.config import DecodeSettings, Recipe
 from lath.decoding.decoder import decode
+from lath.errors import UserError
 from lath.model.network import Model
 from lath.model.padding import pad
-from lath.scores import evaluate
 from lath.text.corpus import Corpus, spread
 from lath.text.vocab import EOS, SubwordNmtVocab, Vocab
 from lath.training.batches import cut_rows, make_batch, sort_by_length
@@ -97,7 +97,17 @@ class HeldOut:
             source = pad(self.sources[start : start + size]).to(device)
             hypotheses += [self.vocab.decode(decoded.ids) for decoded in decode(model, source, self.settings)]
         tokenised = isinstance(self.vocab, SubwordNmtVocab)
-        return evaluate(hypotheses, self.references, tokenised).bleu.value
+        return corpus_bleu(hypotheses, self.references, tokenised)
+
+
+def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], tokenised: bool) -> float:
+    """BLEU by sacrebleu, which is imported only when it is needed; the rest of scoring is analysis."""
+    try:
+        from sacrebleu.metrics.bleu import BLEU
+    except ImportError:
+        raise UserError('train.stop_by = "bleu" needs the package sacrebleu: pip install sacrebleu') from None
+    metric = BLEU(tokenize="none" if tokenised else "13a", force=True)  # force: no warning about tokenised text
+    return float(metric.corpus_score(hypotheses, [references]).score)
 
 
 @contextlib.contextmanager

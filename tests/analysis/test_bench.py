@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import sys
@@ -28,6 +27,7 @@ from lath.analysis.bench import (
     variant_name,
     variants,
 )
+from lath.analysis.scores import evaluate
 from lath.analysis.sentences import WARM_UP, Text
 from lath.analysis.speed import STAGES, Row, signature
 from lath.cli import main
@@ -38,7 +38,6 @@ from lath.errors import UserError
 from lath.files import read_lines
 from lath.model.directory import read_info
 from lath.model.shortlist import Shortlist, save_shortlist
-from lath.scores import evaluate
 from lath.translator import Translator, load
 
 pytestmark = pytest.mark.usefixtures("few_batches")
@@ -125,17 +124,29 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-TEXT = Text(["w"] * WARM_UP, ["first", "second"], [5, 6], {10: ["ten", "eleven"]}, [])
+BULK = {"first": 5, "second": 6, "third": 5, "fourth": 6}
+TEXT = Text(["w"] * WARM_UP, ["first", "second"], [5, 6], BULK, {10: ["ten", "eleven"]}, [])
 SETTINGS = BenchSettings(repeats=3, batches=(2, 4))
 
 
-def test_rows_take_turns_and_do_the_same_work(clock: Clock) -> None:
-    measure([worker(clock, "A", 1.0), worker(clock, "B", 2.0)], TEXT, SETTINGS)
+def test_rows_take_turns_in_random_order_and_do_the_same_work(clock: Clock) -> None:
     turn = [(1, 1), (1, 1), (2, 2), (4, 4), (1, 1), (1, 1)]  # two sentences, two sizes of batches, two of a length
     warm_up = [(1, 1)] * (WARM_UP + 1) + [(2, 2), (4, 4)]
-    expected = [(name, *work) for phase in (warm_up, turn, turn, turn) for name in "AB" for work in phase]
-    assert clock.diary[: len(expected)] == expected
-    assert [name for name, _ in itertools.groupby(clock.diary[len(expected) :], lambda work: work[0])] == ["A", "B"]
+    repeats, orders = 20, []
+    for _ in range(2):
+        clock.diary.clear()
+        rows = [worker(clock, name, 1.0) for name in "ABC"]
+        measure(rows, TEXT, BenchSettings(repeats=repeats, batches=(2, 4)))
+        diary, found = iter(clock.diary), []
+        for work in [warm_up] + [turn] * repeats:
+            done = [[next(diary) for _ in work] for _ in rows]
+            names = [part[0][0] for part in done]
+            assert sorted(names) == ["A", "B", "C"]
+            assert done == [[(name, *each) for each in work] for name in names]
+            found.append("".join(names))
+        orders.append(found)
+    assert orders[0] == orders[1]  # seeded
+    assert len(set(orders[0])) == 6
 
 
 def test_times_are_those_of_the_clock_and_warming_up_is_none_of_them(clock: Clock) -> None:

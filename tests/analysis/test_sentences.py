@@ -19,7 +19,6 @@ from lath.analysis.sentences import (
     taken_whole,
     throughput_lines,
     usable_lines,
-    whole_batches,
 )
 from lath.config import BenchSettings
 from lath.errors import UserError
@@ -94,7 +93,8 @@ def test_too_few_sentences(count: int, tokens: tuple[int, int | None], message: 
 
 def test_lengths_are_those_of_the_text_or_of_lines_joined() -> None:
     lengths = pool(*[9, 10, 42, 38], *[5] * 40)
-    text = choose_text(DATA, lengths, BenchSettings(), lambda lines: [len(line.split()) < 100 for line in lines])
+    settings = BenchSettings(batches=(4,))
+    text = choose_text(DATA, lengths, settings, lambda lines: [len(line.split()) < 100 for line in lines])
     assert sorted(text.by_length) == [10, 20, 40, 80]
     assert text.by_length[40][:2] == [lengths.lines[2], lengths.lines[3]]
     assert {len(line.split()) for line in text.by_length[20]} <= set(range(17, 24))
@@ -102,7 +102,7 @@ def test_lengths_are_those_of_the_text_or_of_lines_joined() -> None:
 
 
 def test_missing_lengths_are_reported() -> None:
-    text = choose_text(DATA, Pool(["x"] * 30, [300] * 30, too_long=3), BenchSettings(), all_whole)
+    text = choose_text(DATA, Pool(["x"] * 30, [300] * 30, too_long=3), BenchSettings(batches=()), all_whole)
     assert text.by_length == {}
     assert text.notes[:2] == [
         "3 lines left out: a model would translate them in fragments",
@@ -135,16 +135,24 @@ def test_every_group_is_near_its_length(counts: list[int], length: int, wanted: 
         assert abs(sum(counts[number] for number in group) - length) <= TOLERANCE * length
 
 
-@pytest.mark.parametrize(("count", "batch", "filled"), [(100, 8, 104), (100, 128, 128), (64, 32, 64), (1, 4, 4)])
-def test_batches_are_whole(count: int, batch: int, filled: int) -> None:
-    lines = [str(number) for number in range(count)]
-    assert whole_batches(lines, batch) == (lines * 4)[:filled]
+@pytest.mark.parametrize(
+    ("timed", "batch", "count"),
+    [(100, 8, 104), (100, 128, 512), (64, 32, 128), (1, 4, 4 * FEWEST_BATCHES), (41, 8, 48)],
+)
+def test_a_throughput_is_that_of_several_whole_batches(timed: int, batch: int, count: int) -> None:
+    text = choose_text(DATA, pool(*[5] * 600), BenchSettings(sentences=timed), all_whole)
+    lines = throughput_lines(text, batch)
+    assert len(set(lines)) == len(lines) == count
+    assert lines[: min(timed, count)] == text.timed[:count]
 
 
-def test_a_throughput_is_that_of_several_batches() -> None:
-    for count, batches in ((2, FEWEST_BATCHES), (41, 6)):
-        text = choose_text(DATA, pool(*[5] * (20 + count)), BenchSettings(sentences=count), all_whole)
-        assert len(throughput_lines(text, 8)) == batches * 8
+def test_sentences_are_repeated_only_if_there_are_too_few_and_then_the_report_says_so() -> None:
+    twice = Pool([f"{number % 40}: w" for number in range(100)], [2] * 100, 0)
+    text = choose_text(DATA, twice, BenchSettings(sentences=30, batches=(4, 8, 32), lengths=()), all_whole)
+    distinct = throughput_lines(text, 4)
+    assert len(set(distinct)) == len(distinct) == 32
+    assert sorted({throughput_lines(text, 32).count(line) for line in text.bulk}) == [3, 4]
+    assert text.notes == ["batch 32: 128 sentences for the throughput, but 40 distinct ones: repeated"]
 
 
 def test_lengths_are_the_requested_ones() -> None:

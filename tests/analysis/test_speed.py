@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import lath
+from lath.analysis.scores import Score
 from lath.analysis.sentences import Text
 from lath.analysis.speed import (
     BenchReport,
@@ -19,7 +20,6 @@ from lath.analysis.speed import (
     length_table,
     markdown,
     percentile,
-    sentence_medians,
     share_table,
     shares,
     signature,
@@ -27,13 +27,13 @@ from lath.analysis.speed import (
     summarise,
 )
 from lath.config import DecodeOptions, DecodeSettings, NetworkSettings, with_options
-from lath.scores import Score
 from lath.translator import Translator
 
 pytestmark = pytest.mark.usefixtures("few_batches")
 
 
-TEXT = Text(["w"] * 20, ["a", "b", "c"], [20, 25, 30], {20: ["x"], 160: ["y"]}, ["a note"])
+BULK = {"a": 20, "b": 25, "c": 30, **{f"d{number}": 40 for number in range(5)}}
+TEXT = Text(["w"] * 20, ["a", "b", "c"], [20, 25, 30], BULK, {20: ["x"], 160: ["y"]}, ["a note"])
 MACHINE = f"{device_name(torch.device('cpu'))}|threads:{torch.get_num_threads()}|torch:{torch.__version__}"
 END = f"{MACHINE}|lath:{lath.__version__}"
 
@@ -53,30 +53,30 @@ def row(kind: str = "LAT", **overrides: Any) -> Row:
 
 
 def times(factor: float = 1.0) -> Times:
-    """Three repeats; the second was disturbed and must not change the results."""
+    """Three repeats; one call of the second was disturbed."""
+    turns = ([0.001, 0.002, 0.009], [0.004, 0.004, 9.0], [0.003, 0.004, 0.005])
     return Times(
-        single=[[factor * t for t in turn] for turn in ([0.001, 0.002, 0.009], [9.0, 9.0, 9.0], [0.003, 0.004, 0.005])],
+        single=[[factor * t for t in turn] for turn in turns],
         batches={2: [factor, 99.0, factor], 8: [factor * 0.5, factor * 0.25, factor * 0.1]},
         lengths={20: [[factor * 0.002], [9.0], [factor * 0.002]], 160: [[factor * 0.005], [9.0], [factor * 0.001]]},
         stages={1: {"tokenise": 1.0, "encode": 2.0, "decode": 4.0, "merge": 2.0, "detokenise": 1.0}},
     )
 
 
-def test_medians_and_percentiles() -> None:
-    assert sentence_medians([[1.0, 5.0], [3.0, 6.0], [2.0, 99.0]]) == [2.0, 6.0]
+def test_percentiles_and_shares() -> None:
     assert percentile(list(range(101)), 0.95) == 95
-    assert percentile([1.0, 2.0], 0.5) == 1.5
+    assert percentile([[1.0, 5.0], [3.0, 2.0]], 0.5) == 2.5  # of all calls of all turns
     assert percentile([7.0], 0.95) == 7.0
     assert shares({"a": 1.0, "b": 1.0, "c": 2.0}) == {"a": 0.25, "b": 0.25, "c": 0.5}
 
 
 def test_the_numbers_of_a_row_come_from_its_times() -> None:
     speed = summarise(row(iterations=4), times(), against_p50=0.002, text=TEXT, bleu=Score("BLEU", 27.5, "x"))
-    # Each sentence's median: 3, 4 and 9 ms.
+    # Nine calls: 1, 2, 3, 4, 4, 4, 5, 9 and 9000 ms. The medians of the sentences, 3, 4 and 9 ms, would hide the last.
     assert speed.p50_ms == pytest.approx(4.0)
-    assert speed.p95_ms == pytest.approx(8.5)
-    assert speed.mean_ms == pytest.approx(16 / 3)
-    assert speed.p50_ms_of_turns == pytest.approx([2.0, 9000.0, 4.0])
+    assert speed.p95_ms == pytest.approx(9 + 0.6 * (9000 - 9))
+    assert speed.mean_ms == pytest.approx(9032 / 9)
+    assert speed.p50_ms_of_turns == pytest.approx([2.0, 4.0, 4.0])
     assert speed.times == pytest.approx(2.0)
     assert speed.sentences_per_second == pytest.approx({2: 4 / 1.0, 8: 8 / 0.25})  # 3 sentences fill 4 and 8 places
     assert speed.best_batch == 8
@@ -86,10 +86,10 @@ def test_the_numbers_of_a_row_come_from_its_times() -> None:
     assert speed.memory_mib is None
     assert speed.bleu == 27.5
     assert speed.signature == (
-        f"lat|6-6|512|v:32000|K:3|it:4|len:1|b:1|src:25|plain|fp32|{END} = 4.00 ms/sent p50 (p95 8.50)"
+        f"lat|6-6|512|v:32000|K:3|it:4|len:1|b:1|src:25|plain|fp32|{END} = 4.00 ms/sent p50 (p95 5403.60)"
     )
     assert speed.throughput_signature == (
-        f"lat|6-6|512|v:32000|K:3|it:4|len:1|b:8|src:25|plain|fp32|{END} = 32.0 sentences/s"
+        f"lat|6-6|512|v:32000|K:3|it:4|len:1|b:8|src:34|plain|fp32|{END} = 32.0 sentences/s"
     )
 
 
@@ -125,8 +125,8 @@ def test_tables() -> None:
     assert speed_table([fast, slow]).splitlines() == [
         "| row | p50 ms | p95 ms | mean ms | times | sent/s b:2 | sent/s b:8 | best batch | BLEU |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
-        "| lat/x | 4.00 | 8.50 | 5.33 | 1.00 | 4.0 | 32.0 | 8 | 27.50 |",
-        "| at/x | 40.00 | 85.00 | 53.33 | 10.00 | 0.4 | 3.2 | 8 | 28.12 |",
+        "| lat/x | 4.00 | 5403.60 | 1003.56 | 1.00 | 4.0 | 32.0 | 8 | 27.50 |",
+        "| at/x | 40.00 | 54036.00 | 10035.56 | 10.00 | 0.4 | 3.2 | 8 | 28.12 |",
     ]
     assert length_table([fast, slow]).splitlines()[2:] == [
         "| lat/x | 2.00 | 5.00 | 2.50 |",

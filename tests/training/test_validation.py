@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,14 @@ from conftest import CPU, Translators, small_recipe
 from drawn import SMALL, generator
 from toy import with_train
 
+from lath.analysis.scores import evaluate
 from lath.decoding.decoder import Decoded
+from lath.errors import UserError
 from lath.model.network import Model, build_model
-from lath.scores import evaluate
 from lath.text.corpus import Corpus
 from lath.text.vocab import EOS
 from lath.training.learner import build_learner
-from lath.training.validation import HeldOut, Validation, lent_weights
+from lath.training.validation import HeldOut, Validation, corpus_bleu, lent_weights
 
 
 @pytest.mark.parametrize("kind", ["AT", "LAT"])
@@ -43,6 +45,12 @@ def test_right_translations_score_100_and_only_some_are_used(
     right = [Decoded(translator.target_vocab.encode(line), 0.0, 1) for line in heldout.references]
     monkeypatch.setattr("lath.training.validation.decode", lambda model, source, settings: right)
     assert heldout.bleu(translator.model) == pytest.approx(100)
+
+
+def test_without_sacrebleu_the_setting_and_the_remedy_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sacrebleu.metrics.bleu", None)
+    with pytest.raises(UserError, match=r'train.stop_by = "bleu" needs the package sacrebleu: pip install sacrebleu'):
+        corpus_bleu(["a"], ["a"], tokenised=False)
 
 
 def test_the_loss_uses_the_same_masks_every_time(toy_folder: Path) -> None:
