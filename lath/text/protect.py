@@ -10,6 +10,7 @@ once, the next attempt is made. The last one translates the text around the span
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
@@ -24,8 +25,8 @@ class Span(NamedTuple):
     kind: str
 
 
-# Each expression either is anchored at the start of a run or stops at the character that it starts with, and quantifiers
-# that could meet again are bounded or possessive: searching takes linear time, whatever the text.
+# Each expression is anchored at the start of a run or stops at the character that it starts with, and quantifiers that
+# could meet again are bounded or possessive: searching takes linear time, whatever the text.
 _DOMAIN = r"(?:[\w-]{1,63}+\.){1,8}"
 _TOP = "com|org|net|edu|gov|info|eu|io|dev|app|de|at|ch|uk|fr|es|it|nl|pl|ro"
 _FILE = (
@@ -55,7 +56,8 @@ _KINDS = {
     r"|(?<![\w/.~…])(?:~|\.{1,2})?(?:/(?:\.{0,2}[\w@+-]++)++)++/?"
     rf"|(?<![\w/.@-])(?:[\w@+-][\w.@+-]*+/){{1,40}}+[\w@+-]*(?<=/)(?:[\w@+-]++\.)++[A-Za-z]\w{{0,7}}(?!\w)"
     rf"|(?<![\w.@/-])\w[\w-]{{0,99}}(?:\.\w[\w-]{{0,30}}){{0,4}}\.(?:{_FILE})(?![\w/-]|\.\w)",
-    "handle": r"(?<![\w@/.])@\w(?:[\w.-]{0,62}\w)?(?:@(?:[\w-]{1,63}\.){1,4}\w{1,63})?|(?<![\w#&/])#\w{1,100}(?:-\w{1,50})?",
+    "handle": r"(?<![\w@/.])@\w(?:[\w.-]{0,62}\w)?(?:@(?:[\w-]{1,63}\.){1,4}\w{1,63})?"
+    r"|(?<![\w#&/])#\w{1,100}(?:-\w{1,50})?",
     "emoji": rf"(?:(?:[\d#*]\ufe0f?\u20e3|[\U0001f1e6-\U0001f1ff]{{2}}|{_PICTURE}(?:\u200d{_PICTURE})*+)\s?(?<!\s))++"
     r"|(?<!\S)(?:[:;=]'?-?[()DPpO|/*]|<3)(?![^\s.,!?])",
     "date": r"(?<![\w.,])\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)?(?!\w)"
@@ -79,10 +81,10 @@ def find_spans(text: str) -> list[Span]:
     return [Span(*match.span(), str(match.lastgroup)) for match in _ANY.finditer(text)]
 
 
-NAMES = ("Osaka", "Taro", "Oslo", "Sami", "A5", "Sony", "Naoko", "Alice")
+NAMES = ("OLAF", "Kyoto", "Osaka", "Taro", "Oslo", "Sami", "A5", "Sony")
 NUMBERS = ("253", "735", "538", "268", "847", "364", "925", "473")
-"""Stand-ins for vocabularies without placeholders: names of two tokens and numbers that the bundled model copies most reliably.
-More tokens cost time; frequent names get lost more often."""
+"""Stand-ins for vocabularies without placeholders: names and numbers of one or two tokens that the bundled model copies
+most reliably. More tokens cost time, and frequent names get lost more often."""
 _WORDS = {"number": NUMBERS, "other": NAMES}
 _OUTSIDE = frozenset({"emoji", "markup"})
 """Kinds that belong to no sentence: at its edges the model need not see them."""
@@ -144,21 +146,9 @@ def _without_edges(text: str, groups: list[Span]) -> tuple[int, int, list[Span]]
     return start + len(body) - len(body.lstrip()), end - len(body) + len(body.rstrip()), groups
 
 
-def _replaced(
-    text: str, start: int, end: int, stand_ins: list[tuple[Span, str]], protected: list[str]
-) -> Attempt:
+def _replaced(text: str, start: int, end: int, stand_ins: list[tuple[Span, str]], protected: list[str]) -> Attempt:
     """Text[start:end] with stand-ins for some of it."""
-    written, place = "", start
-    originals: dict[str, tuple[str, str, str]] = {}
-    for group, word in stand_ins:
-        written += text[place : group.start]
-        # A stand-in is a word of its own; the spaces that make it one go when it does.
-        left = " " if written and not written[-1].isspace() else ""
-        right = " " if group.end < end and text[group.end].isalnum() else ""
-        written += left + word + right
-        originals[word] = left, text[group.start : group.end], right
-        place = group.end
-    written += text[place:end]
+    written, originals = _written(text, start, end, stand_ins)
 
     def join(outputs: list[str]) -> str | None:
         output = outputs[0]
@@ -171,6 +161,23 @@ def _replaced(
         return output if all(_count(it, output) == _count(it, text) for it in protected) else None
 
     return Attempt([written], join)
+
+
+def _written(
+    text: str, start: int, end: int, stand_ins: Iterable[tuple[Span, str]]
+) -> tuple[str, dict[str, tuple[str, str, str]]]:
+    """Text[start:end] with stand-ins, and what each stands for: the text, between spaces that were not in it."""
+    written = ""
+    originals: dict[str, tuple[str, str, str]] = {}
+    for span, word in stand_ins:
+        written += text[start : span.start]
+        # A stand-in is a word of its own; the spaces that make it one go when it does.
+        left = " " if written and not written[-1].isspace() else ""
+        right = " " if span.end < end and text[span.end].isalnum() else ""
+        written += left + word + right
+        originals[word] = left, text[span.start : span.end], right
+        start = span.end
+    return written + text[start:end], originals
 
 
 def _alone(string: str) -> re.Pattern[str]:
@@ -213,3 +220,27 @@ _TRANSLATABLE = re.compile(r"[^\W_](?:.*[^\W_])?", re.DOTALL)
 def _as_fragment(source: str, output: str) -> str:
     """Without the full stop that a model likes to add."""
     return output.strip() if source[-1] in ".!?" else output.strip().rstrip(".!?")
+
+
+_NAME = re.compile(r"(?<!\w)(?=\w*[^\W_a-z])[A-Za-z\d]{2,}(?!\w)")
+
+
+def with_placeholders(source: str, target: str, placeholders: Sequence[str], draw: random.Random) -> tuple[str, str]:
+    """A training pair with placeholders, drawn at random, for spans and names that both sides have exactly once."""
+    sides = [{text[span.start : span.end]: span for span in _candidates(text)} for text in (source, target)]
+    shared = [
+        string for string in sides[0] if string in sides[1] and _count(string, source) == _count(string, target) == 1
+    ]
+    if any(word in source or word in target for word in placeholders):
+        shared = []
+    chosen = dict(zip(shared, draw.sample(placeholders, len(placeholders)), strict=False))
+    pairs = [sorted((side[string], word) for string, word in chosen.items()) for side in sides]
+    return _written(source, 0, len(source), pairs[0])[0], _written(target, 0, len(target), pairs[1])[0]
+
+
+def _candidates(text: str) -> list[Span]:
+    """Spans, and words with a capital or a digit outside them."""
+    spans = find_spans(text)
+    names = (Span(*match.span(), "name") for match in _NAME.finditer(text))
+    inside = {place for span in spans for place in range(span.start, span.end)}
+    return [*spans, *(name for name in names if name.start not in inside)]
