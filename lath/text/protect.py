@@ -58,7 +58,7 @@ _KINDS = {
     rf"|(?<![\w.@/-])\w[\w-]{{0,99}}(?:\.\w[\w-]{{0,30}}){{0,4}}\.(?:{_FILE})(?![\w/-]|\.\w)",
     "handle": r"(?<![\w@/.])@\w(?:[\w.-]{0,62}\w)?(?:@(?:[\w-]{1,63}\.){1,4}\w{1,63})?"
     r"|(?<![\w#&/])#\w{1,100}(?:-\w{1,50})?",
-    "emoji": rf"(?:(?:[\d#*]\ufe0f?\u20e3|[\U0001f1e6-\U0001f1ff]{{2}}|{_PICTURE}(?:\u200d{_PICTURE})*+)\s?(?<!\s))++"
+    "emoji": rf"(?:(?:[\d#*]\ufe0f?\u20e3|[\U0001f1e6-\U0001f1ff]{{2}}|{_PICTURE}(?:\u200d{_PICTURE})*+))++"
     r"|(?<!\S)(?:[:;=]'?-?[()DPpO|/*]|<3)(?![^\s.,!?])",
     "date": r"(?<![\w.,])\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)?(?!\w)"
     r"|(?<![\w.,])(?:\d{1,2}\.(?:\d{1,2}\.)?(?:\d{4})?\s?[-–]\s?)?\d{1,2}\.(?:0?[1-9]|1[0-2])\.(?:\d{4}|\d\d)?(?!\w)"
@@ -83,8 +83,8 @@ def find_spans(text: str) -> list[Span]:
 
 NAMES = ("Osaka", "Taro", "Oslo", "Sami", "A5", "Sony", "Naoko", "Alice")
 NUMBERS = ("253", "735", "538", "268", "847", "364", "925", "473")
-"""Stand-ins for vocabularies without placeholders, chosen by trial with the bundled model: names of one token get lost more
-often, names of three or four take more time, and a year becomes "in" that year."""
+"""Stand-ins for vocabularies without placeholders, chosen by trial with the bundled model: names of one token get lost
+more often, names of three or four take more time, and a year becomes "in" that year."""
 _WORDS = {"number": NUMBERS, "other": NAMES}
 _OUTSIDE = frozenset({"emoji", "markup"})
 """Kinds that belong to no sentence: at its edges the model need not see them."""
@@ -109,7 +109,7 @@ def attempts(text: str, spans: Sequence[Span], placeholders: Sequence[str] = ())
     if not parts.texts:
         return [parts]
     start, end, inner = _without_edges(text, groups)
-    protected = [text[span.start : span.end] for span in spans]
+    protected = {text[group.start : group.end] for group in groups}
     named = {kind: iter([word for word in placeholders or words if word not in text]) for kind, words in _WORDS.items()}
     if placeholders:
         named["number"] = named["other"]
@@ -146,7 +146,7 @@ def _without_edges(text: str, groups: list[Span]) -> tuple[int, int, list[Span]]
     return start + len(body) - len(body.lstrip()), end - len(body) + len(body.rstrip()), groups
 
 
-def _replaced(text: str, start: int, end: int, stand_ins: list[tuple[Span, str]], protected: list[str]) -> Attempt:
+def _replaced(text: str, start: int, end: int, stand_ins: list[tuple[Span, str]], protected: set[str]) -> Attempt:
     """Text[start:end] with stand-ins for some of it."""
     written, originals = _written(text, start, end, stand_ins)
 
