@@ -44,6 +44,9 @@ class DataSettings:
     """Maximum tokens per sentence on either side; longer pairs are dropped."""
     max_ratio: float = 3.0
     """Pairs are dropped when one side has more than this many times the tokens of the other and over 8 tokens more."""
+    placeholder_share: float = 0.1
+    """Share of the training pairs in which names and numbers that both sides have become placeholders: enough to learn
+    to copy placeholders, few enough to learn names and numbers too."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,9 @@ class VocabSettings:
     """SentencePiece BPE with byte fallback on raw text, or subword-nmt BPE on tokenised text."""
     size: int = 32000
     """sentencepiece: entries, including special tokens and bytes; subword-nmt without codes: merges to learn."""
+    placeholders: int = 8
+    """sentencepiece: entries reserved for text that must come through unchanged, which the network learns to copy: 0 to
+    99."""
     joint: bool = True
     """One vocabulary for both languages; false learns one per side."""
     source_codes: str = ""
@@ -146,7 +152,7 @@ class TrainSettings:
     """plain: padded micro-batches, eager. packed: sentences end to end, compiled. auto: packed on a GPU with bf16,
     otherwise plain."""
     seed: int = 1
-    """Seed of the initial weights, the order of the corpus, masks and dropout."""
+    """Seed of the initial weights, the order of the corpus, masks and dropout; for `lath prepare`, of placeholders."""
     validate_every: int = 1000
     """Steps between validations; each validation writes a checkpoint."""
     keep_best: int = 5
@@ -370,7 +376,9 @@ def check_recipe(recipe: Recipe, where: str) -> None:
     requirements: Requirements = [
         (data.max_length >= 1, "data: max_length must be at least 1"),
         (data.max_ratio >= 1, "data: max_ratio must be at least 1"),
+        (0 <= data.placeholder_share <= 1, "data: placeholder_share must be 0 to 1"),
         (recipe.vocab.size >= 1, "vocab: size must be at least 1"),
+        (0 <= recipe.vocab.placeholders <= 99, "vocab: placeholders must be 0 to 99"),
         (
             min(network.width, network.heads, network.feedforward) >= 1,
             "network: width, heads and feedforward must be at least 1",

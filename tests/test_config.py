@@ -86,6 +86,8 @@ def test_an_override_meets_the_same_checks_as_the_file(tmp_path: Path) -> None:
 
 # Each: the recipe, and the message after "small.toml: ".
 REFUSALS = {
+    "[data]\nplaceholder_share = 1.5": "data: placeholder_share must be 0 to 1",
+    "[vocab]\nplaceholders = 100": "vocab: placeholders must be 0 to 99",
     "[train]\nstpes = 1": "train: unknown setting 'stpes' (did you mean 'steps'?)",
     "[train]\nzebra = 1": "train: unknown setting 'zebra'",
     "[trian]\nsteps = 1": "unknown setting 'trian' (did you mean 'train'?)",

@@ -15,7 +15,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +28,9 @@ from lath.text.subword import JOINER, learn_codes, learn_words, merge_ranks, rea
 BOS, PAD, EOS, UNK, MASK, SOP = range(6)
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "<sop>")
 
+_PLACEHOLDER = re.compile(r"▁(⟦\d+⟧)")
+"""The space before it belongs to the token, which is therefore one and not two. In a text it stands for itself."""
+
 FORMAT = 1
 """Format number of a .json vocabulary."""
 
@@ -38,6 +41,10 @@ class Vocab(Protocol):
     @property
     def size(self) -> int:
         """The number of ids, including special tokens."""
+
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        """Words of one token that stand for what must come through unchanged; `text.protect` puts them in place."""
 
     def encode(self, text: str) -> list[int]:
         """The ids of a line, without BOS and EOS."""
@@ -66,6 +73,11 @@ class SentencePieceVocab:
     def size(self) -> int:
         return int(self._processor.get_piece_size())
 
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        pieces = map(self.token, range(len(SPECIALS), self.size))
+        return tuple(match[1] for match in takewhile(bool, map(_PLACEHOLDER.fullmatch, pieces)) if match)
+
     def encode(self, text: str) -> list[int]:
         # Not a batch of one: starting threads takes fifty times as long as encoding a line.
         ids: list[int] = self._processor.encode(_utf8(text))
@@ -88,8 +100,8 @@ def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def learn_sentencepiece(lines: Iterable[str], size: int) -> SentencePieceVocab:
-    """Learn a BPE vocabulary of `size` entries; deterministic."""
+def learn_sentencepiece(lines: Iterable[str], size: int, placeholders: int = 0) -> SentencePieceVocab:
+    """Learn a BPE vocabulary of `size` entries, so many of them placeholders; deterministic."""
     feed = _Feed(lines)
     model = io.BytesIO()
     try:
@@ -108,6 +120,7 @@ def learn_sentencepiece(lines: Iterable[str], size: int) -> SentencePieceVocab:
             eos_id=EOS,
             unk_id=UNK,
             control_symbols=list(SPECIALS[MASK:]),
+            user_defined_symbols=[f"▁⟦{number}⟧" for number in range(placeholders)],
             num_threads=1,
             minloglevel=2,
         )
@@ -175,6 +188,10 @@ class SubwordNmtVocab:
     def size(self) -> int:
         return len(SPECIALS) + len(self.words)
 
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        return ()
+
     def _encode_word(self, word: str) -> tuple[int, ...]:
         return tuple(self._ids.get(unit, UNK) for unit in segment(word, self._ranks))
 
@@ -206,9 +223,12 @@ def learn_vocabs(settings: VocabSettings, source_lines: Lines, target_lines: Lin
 
 def _learn_sentencepiece(settings: VocabSettings, source: Lines, target: Lines) -> tuple[Vocab, Vocab]:
     if settings.joint:
-        vocab = learn_sentencepiece(chain(source(), target()), settings.size)
+        vocab = learn_sentencepiece(chain(source(), target()), settings.size, settings.placeholders)
         return vocab, vocab
-    return learn_sentencepiece(source(), settings.size), learn_sentencepiece(target(), settings.size)
+    return (
+        learn_sentencepiece(source(), settings.size, settings.placeholders),
+        learn_sentencepiece(target(), settings.size, settings.placeholders),
+    )
 
 
 def _learn_subword_nmt(settings: VocabSettings, source: Lines, target: Lines) -> tuple[Vocab, Vocab]:
