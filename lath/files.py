@@ -11,6 +11,7 @@ import errno
 import gzip
 import lzma
 import os
+import re
 import shutil
 import sys
 import zlib
@@ -23,8 +24,21 @@ from typing import TypeVar
 from lath.errors import UserError
 
 STANDARD_INPUT = Path("-")
+MAX_LINE = 1 << 20
+"""Bytes of a line with its ending. A megabyte is a novel on one line: the file is no text with a sentence per line, and
+memory must not grow with it."""
+_BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 Item = TypeVar("Item")
+
+
+def one_line(text: str) -> str:
+    """The text with a space for each control character and line separator, so that no reader sees a second line.
+
+    >>> one_line("one\\r\\ntwo")
+    'one  two'
+    """
+    return _BREAKS.sub(" ", text)
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -34,8 +48,16 @@ def read_lines(path: Path) -> Iterator[str]:
     would break the alignment of two files. A byte order mark at the start is dropped.
     """
     with _reading_errors(path), _open_binary(path) as stream:
-        for number, raw in enumerate(stream, start=1):
+        for number, raw in enumerate(iter(lambda: stream.readline(MAX_LINE + 1), b""), start=1):
+            if len(raw) > MAX_LINE:
+                raise _too_long(path, f"line {number}")
             yield _decoded(raw, path, number)
+
+
+def _too_long(path: Path, which: str) -> UserError:
+    return UserError(
+        f"{path}: {which} is longer than {MAX_LINE} bytes; give a text file with one sentence or paragraph per line"
+    )
 
 
 def _decoded(raw: bytes, path: Path, number: int) -> str:
@@ -58,6 +80,8 @@ def _decoded(raw: bytes, path: Path, number: int) -> str:
 
 def _open_binary(path: Path) -> BufferedIOBase:
     if path == STANDARD_INPUT:
+        if sys.stdin is None or not sys.stdin.readable():
+            raise UserError("standard input is closed; give a text file, or pipe text into the command")
         return open(sys.stdin.fileno(), "rb", closefd=False)
     if path.is_dir():  # gzip and lzma raise other errors for a directory
         raise IsADirectoryError(errno.EISDIR, "is a directory", str(path))
@@ -95,13 +119,15 @@ def count_lines(path: Path) -> int:
 
     Callers read the text again afterwards, so a stream that can be read only once is refused.
     """
-    if path == STANDARD_INPUT or path.is_fifo():
+    if path == STANDARD_INPUT or path.is_fifo() or path.is_char_device():
         raise UserError(
-            f"{path}: a pipe can be read only once, but this command reads the text twice; write it to a file"
+            f"{path}: a pipe or device can be read only once, but this command reads the text twice; write it to a file"
         )
     count, last = 0, b"\n"
     with _reading_errors(path), _open_binary(path) as stream:
-        while block := stream.read(1 << 20):
+        while block := stream.read(MAX_LINE + 1):
+            if len(block) > MAX_LINE and b"\n" not in block:
+                raise _too_long(path, f"line {count + 1}")
             count += block.count(b"\n")
             last = block[-1:]
     return count + (last != b"\n")

@@ -7,6 +7,7 @@ mt.translate(["Guten Morgen.", ""])        # same length, same order; a blank li
 from __future__ import annotations
 
 import itertools
+import reprlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from lath.engine.int8 import quantise
 from lath.engine.recorded import RecordedDecoder
 from lath.engine.shortlist import ShortlistDecoder
 from lath.errors import UserError
+from lath.files import one_line
 from lath.model.bundled import find_model
 from lath.model.directory import LoadedModel, ModelInfo, is_exported, load_model
 from lath.model.network import Model
@@ -34,6 +36,9 @@ from lath.text.vocab import EOS, Vocab
 
 READ_AHEAD = 32
 """Batches' worth of lines read at once, so that sentences of similar length can share a batch."""
+
+MAX_TOKEN_LENGTH = 64
+"""Characters a token may stand for on average; a line with more of them for its maximum length is cut unseen."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,8 @@ class Translator:
         self.target_vocab: Vocab = loaded.target_vocab
         weight = None if self.model is None else self.model.body.target_positions.weight
         self.device = torch.device("cpu") if weight is None else weight.device
+        self._longest = MAX_TOKEN_LENGTH * self.info.max_length
+        """Characters that are encoded at once."""
 
     @property
     def engine(self) -> str:
@@ -150,7 +157,7 @@ class Translator:
         """Hypotheses in the order of the lines, which may come from a file or any other stream."""
         if isinstance(lines, str):
             raise UserError("translate takes a list of lines, not one text; write translate([text])")
-        return self._stream(iter(lines), self.settings(**options), trace)
+        return self._stream(_checked(lines), self.settings(**options), trace)
 
     def settings(self, **options: Unpack[DecodeOptions]) -> DecodeSettings:
         """The model's decoding settings with some replaced, complete for the device."""
@@ -184,10 +191,9 @@ class Translator:
         sentences: list[list[int]] = []
         owners: list[range] = []
         stripped = [line.strip() for line in lines]
+        heads = [line[: self._longest] for line in stripped]
         # One line alone is encoded faster by itself than by a pool of threads.
-        encoded = (
-            self.source_vocab.encode_lines(stripped) if len(lines) > 1 else map(self.source_vocab.encode, stripped)
-        )
+        encoded = self.source_vocab.encode_lines(heads) if len(lines) > 1 else map(self.source_vocab.encode, heads)
         for line, ids in zip(stripped, encoded, strict=True):
             fragments = self._fragments(line, ids)
             owners.append(range(len(sentences), len(sentences) + len(fragments)))
@@ -197,9 +203,11 @@ class Translator:
 
     def _fragments(self, line: str, ids: list[int]) -> list[list[int]]:
         """A line's tokens, cut into fragments where they are longer than what the model was trained on."""
-        if len(ids) <= self.info.max_length:
+        if len(ids) <= self.info.max_length and len(line) <= self._longest:
             return [ids] if ids else []
-        fragments = split_long(line, lambda text: len(self.source_vocab.encode(text)) <= self.info.max_length)
+        fragments = split_long(
+            line, lambda text: len(self.source_vocab.encode(text)) <= self.info.max_length, self._longest
+        )
         # A fragment of nothing but invisible characters has no tokens.
         return [ids for fragment in fragments if (ids := self.source_vocab.encode(fragment))]
 
@@ -220,6 +228,19 @@ class Translator:
         return [results[number] for number in range(len(sentences))]
 
 
+def _checked(lines: Iterable[str]) -> Iterator[str]:
+    """The lines, each of which must be a text."""
+    if not isinstance(lines, Iterable) or isinstance(lines, bytes):
+        raise UserError(f"translate takes a list of lines, not {reprlib.repr(lines)}; write translate([text])")
+    return (_text(line, number) for number, line in enumerate(lines, start=1))
+
+
+def _text(line: str, number: int) -> str:
+    if not isinstance(line, str):
+        raise UserError(f"translate: item {number} is {reprlib.repr(line)}, not a text; give a list of texts")
+    return line
+
+
 class _Written(NamedTuple):
     """A decoded sentence and its text."""
 
@@ -232,14 +253,10 @@ def _join(fragments: list[_Written]) -> Hypothesis:
         return Hypothesis("", 0.0, 0, 0)
     decoded = [fragment.decoded for fragment in fragments]
     return Hypothesis(
-        text=_one_line(" ".join(fragment.text for fragment in fragments if fragment.text)),
+        # Byte tokens can spell any character; a line break in a translation would break the file it goes to.
+        text=one_line(" ".join(fragment.text for fragment in fragments if fragment.text)).strip(),
         score=sum(result.score for result in decoded) / len(decoded),
         iterations=max(result.iterations for result in decoded),
         fragments=len(decoded),
         passes=[result.passes for result in decoded if result.passes],
     )
-
-
-def _one_line(text: str) -> str:
-    """Byte tokens can spell any character; a line break or NUL in a translation would break the file it goes to."""
-    return text.translate({ord("\n"): " ", ord("\r"): " ", 0: " "}).strip()
