@@ -350,7 +350,8 @@ def _closed_streams() -> list[str]:
 
 
 def _refuse(message: str) -> int:
-    print("lath: error:", one_line(message), file=sys.stderr)
+    line = one_line(message)
+    print("lath: error:", line if len(line) < 2000 else f"{line[:1000]} ... {line[-500:]}", file=sys.stderr)
     return 2
 
 

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import json
 import math
+import re
 import reprlib
 import tomllib
 import types
@@ -251,8 +252,11 @@ MAX_RECIPE = 1 << 16
 """Bytes; the longest recipe of ours has 4,000."""
 MAX_DOTS = 1000
 """Dots on a line of TOML."""
-MAX_NUMBER = 2**63
+MAX_NUMBER = 2**62
 """Libraries take whole numbers of 64 bits, and no setting needs a larger fraction either."""
+
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+"""A run's recipe is TOML, which cannot hold the bytes of a path that is not UTF-8."""
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -295,9 +299,7 @@ def parse_override(override: str) -> dict[str, Any]:
     key, equals, value = override.partition("=")
     section, dot, name = key.strip().partition(".")
     if not equals or not dot:
-        raise UserError(
-            f"--set {override[:200]}: write it as section.key=value, for example --set train.steps=100"
-        )
+        raise UserError(f"--set {override[:200]}: write it as section.key=value, for example --set train.steps=100")
     try:
         [parsed] = _from_toml(f"value = {value}").values()
     except ValueError:
@@ -379,10 +381,10 @@ def _checked(hint: Any, value: Any, where: str) -> Any:
         return value
     if isinstance(hint, types.UnionType):
         raise AssertionError(f"settings of type {hint} are not read from files")
-    if type(value) in (int, float) and not abs(value) < MAX_NUMBER:  # nan and infinity too
-        raise UserError(f"{where}: {reprlib.repr(value)} is out of range; give a finite number below 2^63")
-    if type(value) is str and "\0" in value:
-        raise UserError(f"{where}: {reprlib.repr(value)} must not contain a NUL character")
+    if type(value) in (int, float) and not abs(value) <= MAX_NUMBER:  # nan and infinity too
+        raise UserError(f"{where}: {reprlib.repr(value)} is out of range; give a finite number up to 2^62")
+    if type(value) is str and _UNSTORABLE.search(value):
+        raise UserError(f"{where}: {reprlib.repr(value)} must be UTF-8 without NUL characters; rename the file")
     if hint is float and type(value) is int:
         return float(value)
     if type(value) is not hint:
@@ -440,7 +442,7 @@ def check_recipe(recipe: Recipe, where: str) -> None:
         ),
         (0 <= train.weight_decay <= 1, "train: weight_decay must be 0 to 1"),
         (0 <= train.clip_norm <= 1e9, "train: clip_norm must be 0 to 1e9"),
-        (0 <= train.seed < MAX_NUMBER, "train: seed must be 0 to 2^63 - 1"),
+        (0 <= train.seed <= MAX_NUMBER, "train: seed must be 0 to 2^62"),
         (
             min(train.warmup_steps, train.validate_every, train.log_every, train.keep_best) >= 1,
             "train: warmup_steps, validate_every, log_every and keep_best must be at least 1",

@@ -53,7 +53,9 @@ def trim_log(run: Path, last_step: int) -> None:
 
 def _line(entry: Entry) -> str:
     """An entry as a line of JSON, which has no nan and no infinity."""
-    finite = {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in entry.items()}
+    finite = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in entry.items()
+    }
     return json.dumps(finite, allow_nan=False) + "\n"
 
 
