@@ -12,7 +12,6 @@ import functools
 import json
 import math
 import re
-import reprlib
 import tomllib
 import types
 import typing
@@ -21,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar
 
-from lath.errors import UserError, did_you_mean
+from lath.errors import UserError, did_you_mean, shown
 
 Kind = Literal["AT", "CMLM", "LAT"]
 
@@ -312,15 +311,13 @@ def _from_toml(text: str) -> dict[str, Any]:
     if any(line.count(".") > MAX_DOTS for line in text.split("\n")):  # tomllib needs their square in time and memory
         raise ValueError(f"a line has over {MAX_DOTS} dots")
     try:
-        tree = tomllib.loads(text)
-        repr(tree)  # Python reads hexadecimal numbers of any length but refuses to write them into a message
+        return tomllib.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except tomllib.TOMLDecodeError:
         raise
     except ValueError:
         raise ValueError("a number has too many digits") from None
-    return tree
 
 
 def _merge_tree(tree: dict[str, Any], extra: Mapping[str, Any]) -> None:
@@ -360,7 +357,7 @@ def settings_from_tree(kind: type[Settings], tree: Mapping[str, Any], where: str
     values: dict[str, Any] = {}
     for key, value in tree.items():
         if key not in hints:
-            raise UserError(f"{where}: unknown setting {reprlib.repr(key)}{did_you_mean(key, hints)}")
+            raise UserError(f"{where}: unknown setting {shown(key)}{did_you_mean(key, hints)}")
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, Mapping):
                 raise UserError(f"{where}: {key} is a section; write [{key}] and its settings below it")
@@ -376,20 +373,20 @@ def _checked(hint: Any, value: Any, where: str) -> Any:
         allowed = typing.get_args(hint)
         if value not in allowed:
             names = [str(name) for name in allowed]
-            hint = did_you_mean(str(value), names)
-            raise UserError(f"{where}: {reprlib.repr(value)} is not one of {', '.join(names)}{hint}")
+            hint = did_you_mean(value, names) if isinstance(value, str) else ""
+            raise UserError(f"{where}: {shown(value)} is not one of {', '.join(names)}{hint}")
         return value
     if isinstance(hint, types.UnionType):
         raise AssertionError(f"settings of type {hint} are not read from files")
     if type(value) in (int, float) and not abs(value) <= MAX_NUMBER:  # nan and infinity too
-        raise UserError(f"{where}: {reprlib.repr(value)} is out of range; give a finite number up to 2^62")
+        raise UserError(f"{where}: {shown(value)} is out of range; give a finite number up to 2^62")
     if type(value) is str and _UNSTORABLE.search(value):
-        raise UserError(f"{where}: {reprlib.repr(value)} must be UTF-8 without NUL characters; rename the file")
+        raise UserError(f"{where}: {shown(value)} must be UTF-8 without NUL characters; rename the file")
     if hint is float and type(value) is int:
         return float(value)
     if type(value) is not hint:
         wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "a text in quotes"}
-        raise UserError(f"{where}: expected {wanted[hint]}, got {reprlib.repr(value)}")
+        raise UserError(f"{where}: expected {wanted[hint]}, got {shown(value)}")
     return value
 
 

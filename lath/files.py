@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import gzip
+import json
 import lzma
+import math
 import os
 import re
 import shutil
@@ -19,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from io import BufferedIOBase
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lath.errors import UserError
 
@@ -39,6 +41,23 @@ def one_line(text: str) -> str:
     'one  two'
     """
     return _BREAKS.sub(" ", text)
+
+
+def json_line(value: Any) -> str:
+    """The value as JSON on one line. JSON has no nan and no infinity: they become null.
+
+    >>> json_line({"score": float("-inf"), "steps": [1, 0.5]})
+    '{"score": null, "steps": [1, 0.5]}'
+    """
+    return json.dumps(_finite(value), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_lines(path: Path) -> Iterator[str]:

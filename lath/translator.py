@@ -7,7 +7,6 @@ mt.translate(["Guten Morgen.", ""])        # same length, same order; a blank li
 from __future__ import annotations
 
 import itertools
-import reprlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from lath.engine.fused import fuse
 from lath.engine.int8 import quantise
 from lath.engine.recorded import RecordedDecoder
 from lath.engine.shortlist import ShortlistDecoder
-from lath.errors import UserError
+from lath.errors import UserError, shown
 from lath.files import one_line
 from lath.model.bundled import find_model
 from lath.model.directory import LoadedModel, ModelInfo, is_exported, load_model
@@ -47,7 +46,8 @@ class Hypothesis:
 
     text: str
     score: float
-    """Mean log-probability of its tokens (AT: divided by the length penalty); 0 for a blank line."""
+    """Mean log-probability of its tokens (AT: divided by the length penalty); 0 for a blank line, minus infinity for
+    an empty translation of another (CMLM, LAT); `files.json_line` writes null for it."""
     iterations: int
     """Passes of the decoder (AT: tokens written)."""
     fragments: int = 1
@@ -231,13 +231,13 @@ class Translator:
 def _checked(lines: Iterable[str]) -> Iterator[str]:
     """The lines, each of which must be a text."""
     if not isinstance(lines, Iterable) or isinstance(lines, bytes):
-        raise UserError(f"translate takes a list of lines, not {reprlib.repr(lines)}; write translate([text])")
+        raise UserError(f"translate takes a list of lines, not {shown(lines)}; write translate([text])")
     return (_text(line, number) for number, line in enumerate(lines, start=1))
 
 
 def _text(line: str, number: int) -> str:
     if not isinstance(line, str):
-        raise UserError(f"translate: item {number} is {reprlib.repr(line)}, not a text; give a list of texts")
+        raise UserError(f"translate: item {number} is {shown(line)}, not a text; give a list of texts")
     return line
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 _CLOSING = "[\"'”’»)\\]]*+"
 # Where to cut, best first; a cut is at the end of a match. Only East Asian punctuation may lack a following space,
-# so that 3.14 and 10:30 are not cut. A run of marks is tried once, from its start and as a whole: a line may be all dots.
+# so that 3.14 and 10:30 are not cut. A run of marks is tried once, from its start and as a whole, because a line may be
+# nothing but dots.
 _PLACES = (
     re.compile(rf"(?<![.!?…؟۔।])[.!?…؟۔।]++{_CLOSING}\s+|[。！？｡]+[」』”’）]*\s*"),
     re.compile(rf"(?<![;:,–—،؛])[;:,–—،؛]++{_CLOSING}\s+|[；：，、]+\s*"),
