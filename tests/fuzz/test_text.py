@@ -180,8 +180,7 @@ class Echo:
     def decode(self, source, settings, trace=False):
         return [Decoded([token for token in row if token > 5], 0.0, 1) for row in source.tolist()]
 translator = load(sys.argv[1], "cpu").with_decoder(Echo())
-units = {"one word": "bakomi", "dots": ".", "spaces": " " * 9000 + "ba", "prose": "ba ko, mi tu. ",
-         "East Asian": "漢。字"}
+units = {"one word": "bakomi", "dots": ".", "spaces": " " * 9000 + "ba", "prose": "ba ko, mi tu. "}
 def memory():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
 translator.translate(["ba ko " * 2000])
