@@ -26,6 +26,7 @@ from lath.config import (
     TrainSettings,
 )
 from lath.errors import UserError, did_you_mean
+from lath.files import one_line
 from lath.model.bundled import DEFAULT_MODEL
 from lath.verbs import (
     run_average,
@@ -205,7 +206,10 @@ def _add_translate(verbs: Any) -> None:
         "--lines", action="store_true", help="translate each line as one sentence, with nothing protected"
     )
     translate.add_argument(
-        "--format", choices=FORMATS, default=FORMATS[0], help=f"html keeps the markup; it needs the extra html {DEFAULT}"
+        "--format",
+        choices=FORMATS,
+        default=FORMATS[0],
+        help=f"html keeps the markup; it needs the extra html {DEFAULT}",
     )
     _add_threads(translate)
     _add_device(translate)
@@ -337,7 +341,10 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
 
 def _add_threads(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--threads", type=_count, metavar="N", help="CPU threads (default: as many as cores are idle, up to torch's own choice)"
+        "--threads",
+        type=_count,
+        metavar="N",
+        help="CPU threads (default: as many as cores are idle, up to torch's own choice)",
     )
 
 
@@ -347,8 +354,10 @@ def _flag(name: str) -> str:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
+    if not text.isdecimal() or int(text[:10]) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    if len(text) > 9:
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is above 999999999")
     return int(text)
 
 
@@ -365,6 +374,8 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    if "stdout" in _closed_streams():
+        return _refuse("standard output is closed, so the result would be lost; redirect it to a file or to /dev/null")
     if isinstance(sys.stdout, io.TextIOWrapper):  # output is UTF-8 in every locale
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     try:
@@ -390,8 +401,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(f"{error.filename}: {error.strerror}; check the path and its permissions")
 
 
+def _closed_streams() -> list[str]:
+    """The standard streams that the caller has closed; the null device takes their numbers, which files opened later
+    would get. It takes standard input for writing, so that reading fails."""
+    closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
+    for name in closed:
+        setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    return closed
+
+
 def _refuse(message: str) -> int:
-    print("lath: error:", message.replace("\n", " "), file=sys.stderr)
+    line = one_line(message)
+    print("lath: error:", line if len(line) < 2000 else f"{line[:1000]} ... {line[-500:]}", file=sys.stderr)
     return 2
 
 

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import json
 import math
+import re
 import tomllib
 import types
 import typing
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar
 
-from lath.errors import UserError, did_you_mean
+from lath.errors import UserError, did_you_mean, shown
 
 Kind = Literal["AT", "CMLM", "LAT"]
 
@@ -252,20 +253,35 @@ class Recipe:
     decode: DecodeSettings = field(default_factory=DecodeSettings)
 
 
+MAX_RECIPE = 1 << 16
+"""Bytes; the longest recipe of ours has 4,000."""
+MAX_DOTS = 1000
+"""Dots on a line of TOML."""
+MAX_NUMBER = 2**62
+"""Libraries take whole numbers of 64 bits, and no setting needs a larger fraction either."""
+
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+"""A run's recipe is TOML, which cannot hold the bytes of a path that is not UTF-8."""
+
+
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a TOML recipe and apply `section.key=value` overrides, values written as in TOML."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_RECIPE + 1)
+        text = raw.decode("utf-8").replace("\r\n", "\n")
     except FileNotFoundError:
         raise UserError(f"{path}: no such recipe; see the folder recipes/ for examples") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); name a TOML file, as in recipes/") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not valid UTF-8 (byte {error.start}); a recipe is TOML text") from None
+    if len(raw) > MAX_RECIPE:
+        raise UserError(f"{path}: over {MAX_RECIPE} bytes, so this is not a recipe; name a TOML file, as in recipes/")
     try:
-        tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        tree = _from_toml(text)
+    except ValueError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from None
     _merge_tree(tree, merge_overrides(overrides))
     return recipe_from_tree(tree, path.name)
@@ -286,23 +302,33 @@ def parse_override(override: str) -> dict[str, Any]:
     {'train': {'steps': 100}}
     """
     key, equals, value = override.partition("=")
-    if not equals or "." not in key:
-        raise UserError(f"--set {override}: write it as section.key=value, for example --set train.steps=100")
+    section, dot, name = key.strip().partition(".")
+    if not equals or not dot:
+        raise UserError(f"--set {override[:200]}: write it as section.key=value, for example --set train.steps=100")
     try:
-        parsed: Any = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        [parsed] = _from_toml(f"value = {value}").values()
+    except ValueError:
         parsed = value
-    for part in reversed(key.strip().split(".")):
-        parsed = {part: parsed}
-    return typing.cast(dict[str, Any], parsed)
+    return {section: {name: parsed}}
+
+
+def _from_toml(text: str) -> dict[str, Any]:
+    """The tree of a TOML text; whatever is wrong with it is a `ValueError`."""
+    if any(line.count(".") > MAX_DOTS for line in text.split("\n")):  # tomllib needs their square in time and memory
+        raise ValueError(f"a line has over {MAX_DOTS} dots")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:
+        raise ValueError("a number has too many digits") from None
 
 
 def _merge_tree(tree: dict[str, Any], extra: Mapping[str, Any]) -> None:
-    for key, value in extra.items():
-        if isinstance(value, dict) and isinstance(tree.get(key), dict):
-            _merge_tree(tree[key], value)
-        else:
-            tree[key] = value
+    for section, values in extra.items():
+        tree[section] = {**tree[section], **values} if isinstance(tree.get(section), dict) else values
 
 
 def recipe_from_tree(tree: Mapping[str, Any], where: str) -> Recipe:
@@ -337,7 +363,7 @@ def settings_from_tree(kind: type[Settings], tree: Mapping[str, Any], where: str
     values: dict[str, Any] = {}
     for key, value in tree.items():
         if key not in hints:
-            raise UserError(f"{where}: unknown setting {key!r}{did_you_mean(key, hints)}")
+            raise UserError(f"{where}: unknown setting {shown(key)}{did_you_mean(key, hints)}")
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, Mapping):
                 raise UserError(f"{where}: {key} is a section; write [{key}] and its settings below it")
@@ -353,15 +379,20 @@ def _checked(hint: Any, value: Any, where: str) -> Any:
         allowed = typing.get_args(hint)
         if value not in allowed:
             names = [str(name) for name in allowed]
-            raise UserError(f"{where}: {value!r} is not one of {', '.join(names)}{did_you_mean(str(value), names)}")
+            hint = did_you_mean(value, names) if isinstance(value, str) else ""
+            raise UserError(f"{where}: {shown(value)} is not one of {', '.join(names)}{hint}")
         return value
     if isinstance(hint, types.UnionType):
         raise AssertionError(f"settings of type {hint} are not read from files")
+    if type(value) in (int, float) and not abs(value) <= MAX_NUMBER:  # nan and infinity too
+        raise UserError(f"{where}: {shown(value)} is out of range; give a finite number up to 2^62")
+    if type(value) is str and _UNSTORABLE.search(value):
+        raise UserError(f"{where}: {shown(value)} must be UTF-8 without NUL characters; rename the file")
     if hint is float and type(value) is int:
         return float(value)
     if type(value) is not hint:
         wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "a text in quotes"}
-        raise UserError(f"{where}: expected {wanted[hint]}, got {value!r}")
+        raise UserError(f"{where}: expected {wanted[hint]}, got {shown(value)}")
     return value
 
 
@@ -377,7 +408,7 @@ def check_recipe(recipe: Recipe, where: str) -> None:
         (data.max_length >= 1, "data: max_length must be at least 1"),
         (data.max_ratio >= 1, "data: max_ratio must be at least 1"),
         (0 <= data.placeholder_share <= 1, "data: placeholder_share must be 0 to 1"),
-        (recipe.vocab.size >= 1, "vocab: size must be at least 1"),
+        (1 <= recipe.vocab.size <= 1_000_000, "vocab: size must be 1 to 1000000"),
         (0 <= recipe.vocab.placeholders <= 99, "vocab: placeholders must be 0 to 99"),
         (
             min(network.width, network.heads, network.feedforward) >= 1,
@@ -407,18 +438,25 @@ def check_recipe(recipe: Recipe, where: str) -> None:
             not objective.delete_from_short or objective.deletion_rate > 0,
             "objective: delete_from_short needs a deletion_rate above 0",
         ),
-        (train.steps >= 1, "train: steps must be at least 1"),
-        (0 < train.learning_rate < math.inf, "train: learning_rate must be above 0"),
+        (0 <= objective.length_weight <= 1000, "objective: length_weight must be 0 to 1000"),
+        (1 <= train.steps <= 10**9, "train: steps must be 1 to 1e9"),
+        (0 < train.learning_rate <= 100, "train: learning_rate must be above 0 and at most 100"),
         (
-            0 <= train.adam_beta1 < 1 and 0 <= train.adam_beta2 < 1 and train.adam_epsilon > 0,
-            "train: adam_beta1 and adam_beta2 must be at least 0 and below 1, adam_epsilon above 0",
+            0 <= train.adam_beta1 < 1 and 0 <= train.adam_beta2 < 1 and 0 < train.adam_epsilon <= 1,
+            "train: adam_beta1 and adam_beta2 must be at least 0 and below 1, adam_epsilon above 0 and at most 1",
         ),
-        (train.weight_decay >= 0 and train.clip_norm >= 0, "train: weight_decay and clip_norm must not be negative"),
+        (0 <= train.weight_decay <= 1, "train: weight_decay must be 0 to 1"),
+        (0 <= train.clip_norm <= 1e9, "train: clip_norm must be 0 to 1e9"),
+        (0 <= train.seed <= MAX_NUMBER, "train: seed must be 0 to 2^62"),
         (
             min(train.warmup_steps, train.validate_every, train.log_every, train.keep_best) >= 1,
             "train: warmup_steps, validate_every, log_every and keep_best must be at least 1",
         ),
         (train.patience >= 0, "train: patience must not be negative"),
+        (
+            train.step_tokens <= 10**9 and train.micro_batch_tokens <= 10**7,
+            "train: step_tokens must be at most 1e9 and micro_batch_tokens at most 1e7",
+        ),
         (
             min(train.step_tokens, train.micro_batch_tokens) >= longest,
             f"train: step_tokens and micro_batch_tokens must be at least data.max_length + 2 = {longest}, "
@@ -436,7 +474,6 @@ def check_decode(decode: DecodeSettings, where: str) -> None:
         (1 <= decode.length_candidates <= 9, "length_candidates must be 1 to 9"),
         (0 <= decode.extra_length <= 9, "extra_length must be 0 to 9"),
         (decode.beam >= 1, "beam must be at least 1"),
-        (math.isfinite(decode.length_penalty), "length_penalty must be a finite number"),
         (decode.batch_sentences >= 0, "batch_sentences must not be negative"),
     ]
     _require(requirements, where)

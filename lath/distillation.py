@@ -64,7 +64,7 @@ def distill_with(
     world: World = ALONE,
 ) -> int:
     """`distill` with a translator loaded from the directory `model`, in shards of `shard_lines`."""
-    shards = out.with_name(out.name + ".shards")
+    shards = out.parent / f"{out.name}.shards"
     repeats: dict[bytes, bool] = {}
 
     def begin() -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable, Sequence
 
 
@@ -21,6 +22,18 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     similar = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" (did you mean {similar[0]!r}?)" if similar else ""
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: short, whatever it is.
+
+    >>> shown("a" * 1000), shown(10**5000)
+    ("'aaaaaaaaaaaa...aaaaaaaaaaaaa'", 'a huge number')
+    """
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # Python refuses to write more than 4300 digits
+        return "a huge number"
 
 
 def one_of(names: Sequence[str]) -> str:

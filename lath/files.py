@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import gzip
+import json
 import lzma
+import math
 import os
 import queue
+import re
 import shutil
 import stat
 import sys
@@ -21,13 +24,43 @@ from collections.abc import Iterable, Iterator
 from io import BufferedIOBase
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lath.errors import UserError
 
 STANDARD_INPUT = Path("-")
+MAX_LINE = 1 << 20
+"""Bytes of a line with its ending. A megabyte is a novel on one line: the file is no text with a sentence per line, and
+memory must not grow with it."""
+_BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 Item = TypeVar("Item")
+
+
+def one_line(text: str) -> str:
+    """The text with a space for each control character and line separator, so that no reader sees a second line.
+
+    >>> one_line("one\\r\\ntwo")
+    'one  two'
+    """
+    return _BREAKS.sub(" ", text)
+
+
+def json_line(value: Any) -> str:
+    """The value as JSON on one line. JSON has no nan and no infinity: they become null.
+
+    >>> json_line({"score": float("-inf"), "steps": [1, 0.5]})
+    '{"score": null, "steps": [1, 0.5]}'
+    """
+    return json.dumps(_finite(value), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_lines(path: Path, *, keep_mark: bool = False) -> Iterator[str]:
@@ -37,8 +70,16 @@ def read_lines(path: Path, *, keep_mark: bool = False) -> Iterator[str]:
     would break the alignment of two files. A byte order mark at the start is dropped, unless `keep_mark`.
     """
     with _reading_errors(path), _open_binary(path) as stream:
-        for number, raw in enumerate(stream, start=1):
+        for number, raw in enumerate(iter(lambda: stream.readline(MAX_LINE + 1), b""), start=1):
+            if len(raw) > MAX_LINE:
+                raise _too_long(path, f"line {number}")
             yield _decoded(raw, path, number, keep_mark or number > 1)
+
+
+def _too_long(path: Path, which: str) -> UserError:
+    return UserError(
+        f"{path}: {which} is longer than {MAX_LINE} bytes; give a text file with one sentence or paragraph per line"
+    )
 
 
 def is_live(path: Path) -> bool:
@@ -97,6 +138,8 @@ def _decoded(raw: bytes, path: Path, number: int, keep_mark: bool) -> str:
 
 def _open_binary(path: Path) -> BufferedIOBase:
     if path == STANDARD_INPUT:
+        if sys.stdin is None or not sys.stdin.readable():
+            raise UserError("standard input is closed; give a text file, or pipe text into the command")
         return open(sys.stdin.fileno(), "rb", closefd=False)
     if path.is_dir():  # gzip and lzma raise other errors for a directory
         raise IsADirectoryError(errno.EISDIR, "is a directory", str(path))
@@ -134,13 +177,15 @@ def count_lines(path: Path) -> int:
 
     Callers read the text again afterwards, so a stream that can be read only once is refused.
     """
-    if path == STANDARD_INPUT or path.is_fifo():
+    if path == STANDARD_INPUT or path.is_fifo() or path.is_char_device():
         raise UserError(
-            f"{path}: a pipe can be read only once, but this command reads the text twice; write it to a file"
+            f"{path}: a pipe or device can be read only once, but this command reads the text twice; write it to a file"
         )
     count, last = 0, b"\n"
     with _reading_errors(path), _open_binary(path) as stream:
-        while block := stream.read(1 << 20):
+        while block := stream.read(MAX_LINE + 1):
+            if len(block) > MAX_LINE and b"\n" not in block:
+                raise _too_long(path, f"line {count + 1}")
             count += block.count(b"\n")
             last = block[-1:]
     return count + (last != b"\n")

@@ -15,7 +15,7 @@ class Bar:
 
     def __init__(self, what: str, total: int | None, unit: str, done: int = 0, shown: bool = True) -> None:
         self._bar: Any = None
-        if shown and sys.stderr.isatty():
+        if shown and sys.stderr is not None and sys.stderr.isatty():
             try:
                 from tqdm import tqdm
             except ImportError:  # lath runs without tqdm

@@ -21,7 +21,8 @@ from lath.devices import HAS_TRITON, PRECISIONS, choose_device, choose_engine, c
 from lath.engine.ctranslate2 import LoadedExport, load_exported
 from lath.engine.int8 import quantise
 from lath.engine.shortlist import ShortlistDecoder
-from lath.errors import UserError
+from lath.errors import UserError, shown
+from lath.files import one_line
 from lath.model.bundled import find_model
 from lath.model.directory import LoadedModel, ModelInfo, is_exported, load_model
 from lath.model.network import Model
@@ -33,6 +34,9 @@ from lath.text.vocab import EOS, Vocab
 READ_AHEAD = 32
 """Batches' worth of lines read at once, so that sentences of similar length can share a batch."""
 
+MAX_TOKEN_LENGTH = 64
+"""Characters a token may stand for on average; a line with more of them for its maximum length is cut unseen."""
+
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -40,7 +44,8 @@ class Hypothesis:
 
     text: str
     score: float
-    """Mean log-probability of its tokens (AT: divided by the length penalty); 0 for a blank line."""
+    """Mean log-probability of its tokens (AT: divided by the length penalty); 0 for a blank line, minus infinity for
+    an empty translation of another (CMLM, LAT); `files.json_line` writes null for it."""
     iterations: int
     """Passes of the decoder (AT: tokens written)."""
     fragments: int = 1
@@ -72,9 +77,7 @@ def load(
     return Translator(loaded, choose_decoder(loaded.model, engine, shortlist), precision, threads)
 
 
-def _load_exported(
-    directory: Path, device: str, precision: str, engine: str, threads: int | None
-) -> Translator:
+def _load_exported(directory: Path, device: str, precision: str, engine: str, threads: int | None) -> Translator:
     if choose_device(preferred_device(directory, device)).type != "cpu":
         raise UserError(f"{directory}: an exported model runs on the CPU; use --device cpu, or the model it came from")
     if precision != "auto":
@@ -131,6 +134,8 @@ class Translator:
         self.target_vocab: Vocab = loaded.target_vocab
         weight = None if self.model is None else self.model.body.target_positions.weight
         self.device = torch.device("cpu") if weight is None else weight.device
+        self._longest = MAX_TOKEN_LENGTH * self.info.max_length
+        """Characters that are encoded at once."""
 
     @property
     def engine(self) -> str:
@@ -161,7 +166,7 @@ class Translator:
         """Hypotheses in the order of the lines, which may come from a file or any other stream."""
         if isinstance(lines, str):
             raise UserError("translate takes a list of lines, not one text; write translate([text])")
-        return self._stream(iter(lines), self.settings(**options), trace)
+        return self._stream(_checked(lines), self.settings(**options), trace)
 
     def settings(self, **options: Unpack[DecodeOptions]) -> DecodeSettings:
         """The model's decoding settings with some replaced, complete for the device."""
@@ -195,10 +200,9 @@ class Translator:
         sentences: list[list[int]] = []
         owners: list[range] = []
         stripped = [line.strip() for line in lines]
+        heads = [line[: self._longest] for line in stripped]
         # One line alone is encoded faster by itself than by a pool of threads.
-        encoded = (
-            self.source_vocab.encode_lines(stripped) if len(lines) > 1 else map(self.source_vocab.encode, stripped)
-        )
+        encoded = self.source_vocab.encode_lines(heads) if len(lines) > 1 else map(self.source_vocab.encode, heads)
         for line, ids in zip(stripped, encoded, strict=True):
             fragments = self._fragments(line, ids)
             owners.append(range(len(sentences), len(sentences) + len(fragments)))
@@ -208,9 +212,11 @@ class Translator:
 
     def _fragments(self, line: str, ids: list[int]) -> list[list[int]]:
         """A line's tokens, cut into fragments where they are longer than what the model was trained on."""
-        if len(ids) <= self.info.max_length:
+        if len(ids) <= self.info.max_length and len(line) <= self._longest:
             return [ids] if ids else []
-        fragments = split_long(line, lambda text: len(self.source_vocab.encode(text)) <= self.info.max_length)
+        fragments = split_long(
+            line, lambda text: len(self.source_vocab.encode(text)) <= self.info.max_length, self._longest
+        )
         # A fragment of nothing but invisible characters has no tokens.
         return [ids for fragment in fragments if (ids := self.source_vocab.encode(fragment))]
 
@@ -232,6 +238,19 @@ class Translator:
         return [results[number] for number in range(len(sentences))]
 
 
+def _checked(lines: Iterable[str]) -> Iterator[str]:
+    """The lines, each of which must be a text."""
+    if not isinstance(lines, Iterable) or isinstance(lines, bytes):
+        raise UserError(f"translate takes a list of lines, not {shown(lines)}; write translate([text])")
+    return (_text(line, number) for number, line in enumerate(lines, start=1))
+
+
+def _text(line: str, number: int) -> str:
+    if not isinstance(line, str):
+        raise UserError(f"translate: item {number} is {shown(line)}, not a text; give a list of texts")
+    return line
+
+
 class _Written(NamedTuple):
     """A decoded sentence and its text."""
 
@@ -244,14 +263,10 @@ def _join(fragments: list[_Written]) -> Hypothesis:
         return Hypothesis("", 0.0, 0, 0)
     decoded = [fragment.decoded for fragment in fragments]
     return Hypothesis(
-        text=_one_line(" ".join(fragment.text for fragment in fragments if fragment.text)),
+        # Byte tokens can spell any character; a line break in a translation would break the file it goes to.
+        text=one_line(" ".join(fragment.text for fragment in fragments if fragment.text)).strip(),
         score=sum(result.score for result in decoded) / len(decoded),
         iterations=max(result.iterations for result in decoded),
         fragments=len(decoded),
         passes=[result.passes for result in decoded if result.passes],
     )
-
-
-def _one_line(text: str) -> str:
-    """Byte tokens can spell any character; a line break or NUL in a translation would break the file it goes to."""
-    return text.translate({ord("\n"): " ", ord("\r"): " ", 0: " "}).strip()

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lath.config import TrainSettings
 from lath.errors import UserError
-from lath.files import disk_errors, whole_file
+from lath.files import disk_errors, json_line, whole_file
 from lath.progress import Bar
 from lath.training.ranking import Cost, out_of_patience, validation_costs
 from lath.training.ranks import ALONE, World
@@ -46,7 +46,7 @@ def log_entries(run: Path) -> Iterator[Entry]:
 def trim_log(run: Path, last_step: int) -> None:
     """Drop the entries that a resumed run will write again: those after `last_step`, and those of averages."""
     entries = [entry for entry in log_entries(run) if entry["step"] <= last_step and "mean_of" not in entry]
-    kept = [json.dumps(entry) + "\n" for entry in entries]
+    kept = [json_line(entry) + "\n" for entry in entries]
     with whole_file(run / LOG) as partial:
         partial.write_text("".join(kept), encoding="utf-8")
 
@@ -144,7 +144,7 @@ class Log:
         if not self.world.first:
             return
         with disk_errors(self.path), self.path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(entry) + "\n")
+            stream.write(json_line(entry) + "\n")
         if self.scalars is not None:
             for name, value in entry.items():
                 if name not in ("step", "epoch"):

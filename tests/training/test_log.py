@@ -76,3 +76,12 @@ def test_a_loss_that_is_not_finite_stops_the_run(loss: float) -> None:
     require_finite(1e9, 3)
     with pytest.raises(UserError, match=r"^step 3: the loss is no longer a finite number; the last checkpoint is kept"):
         require_finite(loss, 3)
+
+
+def test_the_log_is_json_also_where_a_number_is_not_finite(tmp_path: Path) -> None:
+    with open_log(tmp_path, patience=0) as log:
+        log.write({"step": 1, "epoch": 0, "loss": 1.5, "gradient_norm": math.inf, "mean_valid_loss": math.nan})
+    written = (tmp_path / "log.jsonl").read_text()
+    assert written == '{"step": 1, "epoch": 0, "loss": 1.5, "gradient_norm": null, "mean_valid_loss": null}\n'
+    trim_log(tmp_path, 1)
+    assert (tmp_path / "log.jsonl").read_text() == written
