@@ -1,18 +1,22 @@
 """The command line: arguments, help texts and exit codes. What each verb does is in verbs.py.
 
 Inputs are positional, options are flags. stdout is the result, stderr everything else. The exit code is 0, 2 (a mistake
-of the user, reported on one line), 1 (a defect, with its traceback) or 130 (Ctrl-C).
+of the user, reported on one line), 1 (a defect, with its traceback), 130 (Ctrl-C) or 143 (SIGTERM).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import io
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 from lath import __version__
@@ -25,7 +29,7 @@ from lath.config import (
     ShortlistSettings,
     TrainSettings,
 )
-from lath.errors import UserError, did_you_mean
+from lath.errors import Interrupted, UserError, did_you_mean, exit_code
 from lath.files import one_line
 from lath.model.bundled import DEFAULT_MODEL
 from lath.verbs import (
@@ -379,14 +383,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # output is UTF-8 in every locale
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     try:
-        _run(sys.argv[1:] if arguments is None else list(arguments))
-        sys.stdout.flush()  # here, where a full disk or a broken pipe is handled
+        with _terminable():
+            _run(sys.argv[1:] if arguments is None else list(arguments))
+            sys.stdout.flush()  # here, where a full disk or a broken pipe is handled
         return 0
     except UserError as error:
         return _refuse(str(error))
     except KeyboardInterrupt as error:
         print(f"lath: {str(error) or 'interrupted'}", file=sys.stderr)
-        return 130
+        return exit_code(error)
     except BrokenPipeError:
         # The reader of our output has finished (lath translate | head): not an error.
         _drop_output()
@@ -408,6 +413,31 @@ def _closed_streams() -> list[str]:
     for name in closed:
         setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     return closed
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does, so that partial files are removed."""
+    received: list[int] = []
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) == 1:  # a second signal must not cut the removal short
+            raise Interrupted("terminated", number)
+
+    if threading.current_thread() is not threading.main_thread():  # Python allows signal handlers only there
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, receive)
+    try:
+        yield
+    except Exception:
+        if not received:
+            raise
+        # An extension that was just being imported, for example, has replaced the exception by its own.
+        raise Interrupted("terminated", signal.SIGTERM) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _refuse(message: str) -> int:

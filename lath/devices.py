@@ -18,6 +18,10 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 """Whether GPU kernels can be compiled here."""
 
 
+# The threads of OpenMP do not survive a fork, and the child would wait for them for ever. On one thread it needs none.
+os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+
+
 def choose_device(name: str) -> torch.device:
     """A torch device by name; `auto` takes a GPU where there is one."""
     if name == "auto":

@@ -1,9 +1,10 @@
-"""The exception for mistakes of the user, and the hints in its messages."""
+"""The exception for mistakes of the user, the hints in its messages, and the exception for signals."""
 
 from __future__ import annotations
 
 import difflib
 import reprlib
+import signal
 from collections.abc import Iterable, Sequence
 
 
@@ -12,6 +13,23 @@ class UserError(Exception):
 
     The command line prints it on one line, without a traceback, and exits with code 2.
     """
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal has ended the work; the message says what was saved."""
+
+    def __init__(self, message: str, number: int = signal.SIGINT) -> None:
+        super().__init__(message)
+        self.number = number
+
+
+def exit_code(error: KeyboardInterrupt | UserError) -> int:
+    """2 for a mistake of the user, and by convention 128 plus the number of the signal: Ctrl-C 130, SIGTERM 143.
+
+    >>> exit_code(KeyboardInterrupt()), exit_code(Interrupted("terminated", signal.SIGTERM))
+    (130, 143)
+    """
+    return 2 if isinstance(error, UserError) else 128 + getattr(error, "number", signal.SIGINT)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -1,13 +1,15 @@
 """Reading text files, and writing files and directories atomically.
 
 Text is UTF-8 with one sentence per line, plain or compressed (.gz, .xz), and always streamed. Output is written under a
-temporary name in the same folder and renamed when it is complete, so it is either whole or absent.
+temporary name in the same folder and renamed when it is complete and on the disk, so it is either whole or absent, even
+after a power cut. Whoever writes holds a lock, which the system releases when the process ends, however it ends.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import gzip
 import json
 import lzma
@@ -15,12 +17,13 @@ import math
 import os
 import queue
 import re
+import secrets
 import shutil
 import stat
 import sys
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BufferedIOBase
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -33,6 +36,8 @@ MAX_LINE = 1 << 20
 """Bytes of a line with its ending. A megabyte is a novel on one line: the file is no text with a sentence per line, and
 memory must not grow with it."""
 _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+PARTIAL = re.compile(r"\..+\.partial-[0-9a-f]{16}")
+"""Names of what is being written, or was when its process was killed."""
 
 Item = TypeVar("Item")
 
@@ -230,19 +235,8 @@ def whole_directory(path: Path) -> Iterator[Path]:
     """
     if os.path.lexists(path):
         raise UserError(f"{path}: exists already; choose another name or remove it")
-    partial = _partial(path)
-    with _creating_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)  # left by a killed process with the same process id
-        partial.mkdir()
-    try:
-        with disk_errors(path):
-            yield partial
-        with _creating_errors(path):
-            partial.rename(path)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    with _partial(path, Path.mkdir) as partial:
+        yield partial
 
 
 @contextlib.contextmanager
@@ -254,22 +248,104 @@ def whole_file(path: Path) -> Iterator[Path]:
     """
     if path.is_dir():
         raise UserError(f"{path}: is a directory; name a file")
-    partial = _partial(path)
-    with _creating_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.touch()
-    try:
-        with disk_errors(path):
-            yield partial
-        with _creating_errors(path):
-            os.replace(partial, path)
-    except BaseException:
+    with _partial(path, Path.touch) as partial:
+        yield partial
+
+
+@contextlib.contextmanager
+def _partial(path: Path, make: Callable[[Path], None]) -> Iterator[Path]:
+    partial: Path | None = None
+    with contextlib.ExitStack() as held:
+        try:
+            with _creating_errors(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _remove_abandoned(path.parent)
+                while partial is None or not _hold(partial, held):  # again if taken for abandoned before it was locked
+                    partial = path.with_name(f".{path.name}.partial-{secrets.token_hex(8)}")
+                    make(partial)
+            with disk_errors(path):
+                yield partial
+            with _creating_errors(path):
+                _sync(partial)
+                os.replace(partial, path)
+                _sync_one(path.parent)
+        except BaseException:
+            if partial is not None:
+                _remove(partial)
+            raise
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what killed processes have left in a folder; what a process still writes is locked."""
+    for partial in [path for path in folder.iterdir() if PARTIAL.fullmatch(path.name)]:
+        with contextlib.suppress(OSError):
+            descriptor = _take_lock(partial)
+            try:
+                _remove(partial)
+            finally:
+                os.close(descriptor)
+
+
+def _remove(partial: Path) -> None:
+    if partial.is_dir():
+        shutil.rmtree(partial, ignore_errors=True)
+    else:
         partial.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or a directory with all that is in it, is on the disk."""
+    for folder, _, names in os.walk(path, topdown=False):
+        for name in names:
+            _sync_one(Path(folder, name))
+        _sync_one(Path(folder))
+    if path.is_file():
+        _sync_one(path)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some network file systems cannot do it for a directory
+            raise
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Lock an existing file until the end of the block or of the process; if another process has it, a `UserError`."""
+    with contextlib.ExitStack() as held:
+        if not _hold(path, held):
+            raise UserError(f"{what} is in use by another process; wait for it to end, or stop it first")
+        yield
+
+
+def _hold(path: Path, held: contextlib.ExitStack) -> bool:
+    """Lock a file or directory until `held` ends; False if another has it. A file system without locks has none."""
+    try:
+        held.callback(os.close, _take_lock(path))
+    except (BlockingIOError, FileNotFoundError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _take_lock(path: Path) -> int:
+    """An open file that holds the lock; the error is a `BlockingIOError` if another process holds it."""
+    # Over NFS only what is open for writing can be locked, which a directory cannot be.
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(descriptor), path.stat()):
+            raise BlockingIOError  # its owner has just replaced it
+    except BaseException:
+        os.close(descriptor)
         raise
-
-
-def _partial(path: Path) -> Path:
-    return path.with_name(f".{path.name}.partial-{os.getpid()}")
+    return descriptor
 
 
 @contextlib.contextmanager

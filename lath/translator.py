@@ -65,6 +65,9 @@ def load(
 
     Threads may share the translator, from its first use on; each gets its own translations. On a GPU they take turns
     and must use one CUDA stream, as they do by default. A stream of `hypotheses` belongs to the thread that reads it.
+
+    A forked process may go on with it on a CPU, on one thread, if no other thread was translating at the fork; on a GPU
+    or otherwise, start processes with `spawn`, and load in each.
     """
     directory = find_model(model)
     if is_exported(directory):

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from lath.config import TrainSettings
+from lath.errors import Interrupted
 from lath.model.padding import row_lengths
 from lath.progress import Bar
 from lath.text.corpus import Corpus
@@ -44,10 +45,6 @@ from lath.training.run import CHECKPOINTS
 from lath.training.validation import Validation, lent_weights
 
 INITIAL_LEARNING_RATE = 1e-7
-
-
-class Interrupted(KeyboardInterrupt):
-    """Training was stopped by a signal after saving its state."""
 
 
 def learning_rate(step: int, settings: TrainSettings) -> float:
@@ -110,12 +107,15 @@ def updates_from(
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[list[int]]:
-    """Collect Ctrl-C and SIGTERM, so that the current step can finish; a second signal interrupts at once."""
+    """Collect Ctrl-C and SIGTERM, so that the current step can finish; a second Ctrl-C interrupts at once.
+
+    A second SIGTERM changes nothing: a process group and torchrun may both pass on the same request.
+    """
     received: list[int] = []
 
     def receive(number: int, frame: FrameType | None) -> None:
-        if received:
-            raise KeyboardInterrupt
+        if received and number == signal.SIGINT:
+            raise Interrupted("interrupted", number)
         received.append(number)
 
     if threading.current_thread() is not threading.main_thread():  # Python allows signal handlers only there
@@ -156,7 +156,9 @@ def run_steps(learner: Learner, corpus: Corpus, validation: Validation, run: Pat
                 _save(learner, folder, state)
                 log.pause()
             if stopping and step < settings.steps:
-                raise Interrupted(f"stopped at step {step} and saved; run the same command with --resume to continue")
+                number = signal.SIGTERM if any_rank(learner.world, signal.SIGTERM in stops) else signal.SIGINT
+                message = f"stopped at step {step} and saved; run the same command with --resume to continue"
+                raise Interrupted(message, number)
         return best_count(learner, validation, folder, log, state)
 
 

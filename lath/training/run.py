@@ -12,6 +12,7 @@ RUN/model/          the finished model
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from dataclasses import replace
@@ -20,7 +21,7 @@ from typing import Any
 
 from lath.config import Recipe, recipe_from_tree, to_toml, to_tree
 from lath.errors import UserError
-from lath.files import whole_directory, whole_file
+from lath.files import locked, whole_directory, whole_file
 from lath.model.directory import ModelInfo, read_info, save_model, write_info
 from lath.text.corpus import DATA_INFO, read_data_info
 from lath.text.vocab import load_vocabs, save_vocabs
@@ -46,6 +47,13 @@ def require_new(run: Path) -> None:
     """Raise a `UserError` if the run directory exists."""
     if run.exists():
         raise UserError(f"{run}: exists already; add --resume to continue it, or choose another name")
+
+
+def lock_run(run: Path) -> contextlib.AbstractContextManager[None]:
+    """Keep other processes from training in a run directory; its lock is that of a file that is never replaced."""
+    if not all((run / name).is_file() for name in (RESOLVED, PREPARED)):
+        raise UserError(f"{run}: not a run directory, so it cannot be resumed; remove --resume to start a new run")
+    return locked(run / PREPARED, f"{run}: the run directory")
 
 
 def start_run(run: Path, recipe: Recipe, data: Path) -> None:
@@ -110,9 +118,10 @@ def _without_former_settings(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def resume_run(run: Path, recipe: Recipe, data: Path) -> Checkpoint | None:
-    """The checkpoint to continue from, None if there is none yet; the log is trimmed to it."""
-    if not (run / RESOLVED).is_file():
-        raise UserError(f"{run}: not a run directory, so it cannot be resumed; remove --resume to start a new run")
+    """The checkpoint to continue from, None if there is none yet; the log is trimmed to it.
+
+    The caller holds the lock of the run.
+    """
     changed = [name for name in changed_settings(read_settings(run), recipe) if name not in MAY_CHANGE_ON_RESUME]
     if changed:
         raise UserError(
