@@ -1,11 +1,11 @@
-"""Which sentence splitter finds the ends of sentences, and how fast? The trial behind docs/adr/0013-sentence-splitter.md.
+"""Which sentence splitter finds the ends of sentences, and how fast? The trial of docs/adr/0013-sentence-splitter.md.
 
-    python benchmarks/split.py de docs/runs/splitter/hard.de.txt europarl_deen/test.de --inner docs/runs/splitter/inner-ends.tsv
+    python benchmarks/split.py de docs/runs/splitter/hard.de.txt test.de --inner docs/runs/splitter/inner-ends.tsv
 
-A file has one sentence a line: five lines make a paragraph. Or it has one paragraph a line, with " ¦ " between sentences.
+A file has one sentence a line, and five lines make a paragraph; or one paragraph a line, " ¦ " between sentences.
 --inner names further ends inside a line: folder/file, line, characters before the end (white space not counted), and
 "end", or "either" where both are right. The last end of a paragraph is not counted. Splitters that are not installed
-are left out. Speeds are medians of interleaved turns. Prints one row for each file and splitter, then a line of JSON.
+are left out. Speeds are medians of interleaved turns. Prints a row for each file and splitter, then a line of JSON.
 """
 
 from __future__ import annotations

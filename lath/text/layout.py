@@ -20,15 +20,14 @@ class Span(NamedTuple):
     sentence: bool
 
 
-# White space and list markers at the start of a line, as often as they repeat. "3. Oktober" is a date, and a marker needs
-# white space behind it, but for the ">" of quoted mail.
+# White space and list markers at the start of a line, as often as they repeat. "3. Oktober" is a date, and a marker
+# needs white space behind it, but for the ">" of quoted mail.
 _START = re.compile(
     r"""[\s\ufeff]* (?: >\s* | (?: [-+*•‣◦▪·–—] | \#{1,6} | \[[ xX]\] | [☐☑☒✓✔]
         | \d{1,3} (?: \.\d{1,3} )* \. (?! \s+ (?: Jan|Feb|Mär|Apr|Mai|Jun|Jul|Aug|Sep|Okt|Nov|Dez ) )
         | \(? (?: \d{1,3} | [a-zA-Z] | [ivxIVX]{1,6} ) \) ) (?: \s+ | $ ) )*""",
     re.VERBOSE,
 )
-_LETTER = re.compile(r"[^\W\d_]")
 
 # sentencex counts bytes where it skips one character of white space, and refuses lone surrogates.
 _ODD = re.compile(r"[\s\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -71,7 +70,8 @@ def _tidied(spans: Iterable[Span]) -> list[Span]:
     """Without empty spans; neighbours that are to be kept become one."""
     tidied: list[Span] = []
     for sentence, group in groupby((span for span in spans if span.text), key=lambda span: span.sentence):
-        tidied += group if sentence else [Span("".join(span.text for span in group), False)]
+        neighbours = list(group)
+        tidied += neighbours if sentence else [Span("".join(span.text for span in neighbours), False)]
     return tidied
 
 
@@ -88,14 +88,18 @@ def _line_spans(line: str, language: str) -> Iterator[Span]:
             sentence = text.strip()
             before = len(text) - len(text.lstrip())
             yield Span(text[:before], False)
-            yield Span(sentence, bool(_LETTER.search(sentence)))
+            yield Span(sentence, _has_letter(sentence))
             yield Span(text[before + len(sentence) :], False)
             start = end
 
 
+def _has_letter(text: str) -> bool:
+    return any(map(str.isalpha, text))
+
+
 def _ends(text: str, language: str) -> list[int]:
     """Where sentences end, the white space behind them included."""
-    if not _LETTER.search(text):
+    if not _has_letter(text):
         return [len(text)]
     from sentencex import get_sentence_boundaries  # only those who translate texts need it
 

@@ -1,4 +1,4 @@
-"""Hostile texts are split in linear time: the library, quadratic on some, sees short pieces, each character a few times."""
+"""Hostile texts are split in linear time: the library sees short pieces, and no character more than about twice."""
 
 from __future__ import annotations
 
