@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import gzip
+import hashlib
+import json
 import lzma
 import os
 import shutil
@@ -18,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from io import BufferedIOBase
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lath.errors import UserError
 
@@ -135,6 +137,29 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
+
+
+def read_json(path: Path, largest: int) -> Any:
+    """A JSON file of up to `largest` bytes that a stranger may have written; a `ValueError` says what is wrong."""
+    if path.stat().st_size > largest:
+        raise ValueError(f"over {largest} bytes")
+    try:
+        return json.loads(path.read_bytes().decode("utf-8"), object_pairs_hook=_unique)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    tree = dict(pairs)
+    if len(tree) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return tree
+
+
+def sha256(path: Path) -> str:
+    """The digest of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ import sentencepiece
 
 from lath.config import VocabSettings
 from lath.errors import UserError
+from lath.files import read_json
 from lath.text.subword import JOINER, learn_codes, learn_words, merge_ranks, read_codes, segment, split_words
 
 BOS, PAD, EOS, UNK, MASK, SOP = range(6)
@@ -30,6 +31,8 @@ SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "<sop>")
 
 FORMAT = 1
 """Format number of a .json vocabulary."""
+LARGEST_FILE = 1 << 24
+"""Bytes; a vocabulary of 32,000 entries has one million."""
 
 
 class Vocab(Protocol):
@@ -58,9 +61,12 @@ class SentencePieceVocab:
     def __init__(self, model: bytes) -> None:
         self.model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        pieces = [self._processor.id_to_piece(id) for id in range(min(len(SPECIALS), self.size))]
-        if tuple(pieces) != SPECIALS:
-            raise ValueError(f"its first entries are {' '.join(pieces)}, not {' '.join(SPECIALS)}")
+        pieces = self._processor.id_to_piece(list(range(self.size)))  # all, since each must be UTF-8
+        first = tuple(pieces[: len(SPECIALS)])
+        if first != SPECIALS:
+            raise ValueError(f"its first entries are {' '.join(first)}, not {' '.join(SPECIALS)}")
+        if not all(id == UNK or self._processor.is_control(id) for id in range(len(SPECIALS))):
+            raise ValueError("text could be encoded to its special tokens")
 
     @property
     def size(self) -> int:
@@ -291,6 +297,8 @@ def same_tokens(first: Path, second: Path) -> bool:
 
 def _load(path: Path) -> Vocab:
     try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise ValueError(f"over {LARGEST_FILE} bytes")
         return SentencePieceVocab(path.read_bytes()) if path.suffix == ".model" else _load_subword_nmt(path)
     # A foreign file can fail in several ways: not SentencePiece's format, not JSON, or other keys.
     except (RuntimeError, ValueError, TypeError, KeyError) as error:
@@ -302,13 +310,14 @@ def _load(path: Path) -> Vocab:
 
 
 def _load_subword_nmt(path: Path) -> SubwordNmtVocab:
-    tree = json.loads(path.read_text(encoding="utf-8"))
+    tree = read_json(path, LARGEST_FILE)
     if tree["format"] != FORMAT:
         raise UserError(
-            f"{path}: format {tree['format']}, but this version of lath reads format {FORMAT}; "
+            f"{path}: format {tree['format']!r}, but this version of lath reads format {FORMAT}; "
             f"use the version that wrote it, or run lath prepare again"
         )
     merges, words = tree["merges"], tree["words"]
-    if not all(isinstance(entry, str) for entry in [*merges, *words]):
-        raise ValueError("merges and words must be strings")
+    if not isinstance(merges, list) or not isinstance(words, list):
+        raise ValueError("merges and words must be lists")
+    " ".join([*merges, *words]).encode()  # strings, without lone surrogates
     return SubwordNmtVocab(merges, words)
