@@ -31,7 +31,7 @@ SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "<sop>")
 
 FORMAT = 1
 """Format number of a .json vocabulary."""
-LARGEST_FILE = 1 << 24
+LARGEST_FILE = 1 << 23
 """Bytes; a vocabulary of 32,000 entries has one million."""
 
 
@@ -265,6 +265,14 @@ def _save(directory: Path, name: str, vocab: Vocab) -> None:
 
 def vocab_files(directory: Path) -> list[Path]:
     """The vocabulary files of a data or model directory: one if joint, else source and target."""
+    paths = _named_files(directory)
+    for path in paths:
+        if path.stat().st_size > LARGEST_FILE:
+            raise UserError(f"{path}: over {LARGEST_FILE} bytes, which no vocabulary has; copy it again")
+    return paths
+
+
+def _named_files(directory: Path) -> list[Path]:
     if joint := _existing(directory, _JOINT):
         return [joint]
     sides = [_existing(directory, name) for name in _SIDES]
@@ -297,8 +305,6 @@ def same_tokens(first: Path, second: Path) -> bool:
 
 def _load(path: Path) -> Vocab:
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise ValueError(f"over {LARGEST_FILE} bytes")
         return SentencePieceVocab(path.read_bytes()) if path.suffix == ".model" else _load_subword_nmt(path)
     # A foreign file can fail in several ways: not SentencePiece's format, not JSON, or other keys.
     except (RuntimeError, ValueError, TypeError, KeyError) as error:

@@ -449,15 +449,16 @@ def foreign(models: Path, toy_folder: Path, tmp_path_factory: pytest.TempPathFac
     return prepare(dataclasses.replace(recipe, vocab=vocab), folder / "data").directory / VOCAB
 
 
-@pytest.mark.parametrize("digests", [True, False], ids=["digests", "none"])
-def test_exported_models(models: Path, tmp_path: Path, digests: bool) -> None:
-    """CTranslate2 reads its own file of weights; without a digest only what it refuses itself is refused."""
+def test_exported_models(models: Path, tmp_path: Path) -> None:
+    """CTranslate2 can crash on a damaged file, so it gets none that has not the digest it was exported with."""
     pytest.importorskip("ctranslate2")
     export(models / "AT", tmp_path / "exported")
-    names = ("config.json", "shared_vocabulary.json", "vmap.txt")
-    cases = [case for name in names for case in damage(name, 4)] + damage("model.bin", 20 if digests else 0)
-    cases += [case for name in (*names, "model.bin") for case in other_kinds_of_file(name)]
-    assert wrong(tmp_path / "exported", cases, tmp_path / "copy", digests, shortlist=True) == []
+    names = ("config.json", "shared_vocabulary.json", "vmap.txt", "model.bin", "lath/vocab.model", "lath/config.json")
+    cases = [case for name in names for case in (*damage(name, 4), *other_kinds_of_file(name))]
+    assert wrong(tmp_path / "exported", cases, tmp_path / "copy", digests=True, shortlist=True) == []
+    without_digests(tmp_path / "exported")
+    with pytest.raises(UserError, match="exported by an earlier version, without SHA-256; export the model again"):
+        load(tmp_path / "exported")
 
 
 BIG = 1 << 33
@@ -520,11 +521,12 @@ def test_nothing_of_declared_size_is_allocated(models: Path, tmp_path: Path) -> 
         "long header": lambda d, _: (d / WEIGHTS).write_bytes(struct.pack("<Q", 90_000_000) + b" " * 90_000_000),
         **{name: enlarged(name) for name in (CONFIG, VOCAB, WEIGHTS, SHORTLIST)},
         "lists": lambda d, _: (d / CONFIG).write_text('{"format": [' + "[]," * 300_000 + "1]}"),
-        "units": lambda d, _: (d / VOCAB).rename(d / "vocab.json").write_text("[" + "[]," * 5_000_000 + "1]"),
+        "units": lambda d, _: (d / VOCAB).rename(d / "vocab.json").write_text("[" + "[]," * 2_700_000 + "1]"),
     }
     for name, change in hostile.items():
         shutil.copytree(models / "coded", tmp_path / name)
-        without_digests(tmp_path / name)
+        if name not in (VOCAB, WEIGHTS):  # their digests must not be computed
+            without_digests(tmp_path / name)
         change(tmp_path / name, random.Random(name))
     COUNTED.append(len(hostile))
     command = [sys.executable, "-c", MEASURE, *(str(tmp_path / name) for name in hostile)]
@@ -537,6 +539,7 @@ def test_nothing_of_declared_size_is_allocated(models: Path, tmp_path: Path) -> 
 
 
 def test_so_many_cases_were_tried(request: pytest.FixtureRequest) -> None:
-    if len([item for item in request.session.items if item.path == request.path]) < 16:
+    if len([item for item in request.session.items if item.path == request.path]) < 15:
         pytest.skip("only some of the tests of this file run here")
+    print(sum(COUNTED), "model directories")
     assert sum(COUNTED) > 1000
