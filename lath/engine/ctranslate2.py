@@ -76,7 +76,7 @@ def load_exported(directory: Path, threads: int) -> LoadedExport:
     source_vocab, target_vocab = checked_vocabs(directory / EXPORTED, config)
     for path in (directory / ENGINE_WEIGHTS, *engine_files(directory)):
         if not path.is_file():
-            raise UserError(f"{path}: missing, or not a file; copy the whole directory again")
+            raise UserError(f"{path}: missing; copy the whole directory again")
     if config.digests is None:  # CTranslate2 may crash the process when a file is damaged
         raise UserError(f"{directory}: exported by an earlier version, without SHA-256; export the model again")
     check_files(directory / EXPORTED, config, engine_files(directory))

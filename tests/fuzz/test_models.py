@@ -245,7 +245,9 @@ def config_cases(model: Path) -> list[Case]:
             put_value = edit(lambda tree, parent=parent, key=path[-1], value=value: parent(tree).update({key: value}))
             cases.append((f"{spelled} = {value!r}"[:60], put_value))
         cases.append((f"no {spelled}", edit(lambda tree, parent=parent, key=path[-1]: parent(tree).pop(key, None))))
-    deep = {f"{opening[:1]} {depth} deep": opening * depth for opening in ("[", '{"a":') for depth in (900, 2000, 100_000)}
+    deep = {
+        f"{opening[:1]} {depth} deep": opening * depth for opening in ("[", '{"a":') for depth in (900, 2000, 100_000)
+    }
     texts = {
         "many digits": text.replace('"steps": 20', '"steps": ' + "9" * 5000),
         "layers": text.replace('"encoder_layers": 1', '"encoder_layers": 1000000000'),
@@ -259,7 +261,7 @@ def config_cases(model: Path) -> list[Case]:
         "number": "1",
         "null": "null",
         **deep,
-        **{f"{name}, closed": opening + (opening[0] == "[" and "]" or "1}") * opening.count(opening[0]) for name, opening in deep.items()},
+        **{f"{name}, closed": opening + ((opening[0] == "[" and "]") or "1}") * opening.count(opening[0]) for name, opening in deep.items()},
     }  # fmt: skip
     cases += [(f"text: {name}", put(CONFIG, changed.encode("utf-8"))) for name, changed in texts.items()]
     cases += [(f"text in {code}", put(CONFIG, text.encode(code))) for code in ("utf-16", "utf-32", "cp500")]
@@ -347,7 +349,9 @@ def weight_cases(model: Path) -> list[Case]:
         ("endless header", put(WEIGHTS, struct.pack("<Q", 2**64 - 1) + b"{}")),
         ("deep header", put(WEIGHTS, struct.pack("<Q", 60000) + b'{"a":' * 12000)),
     ]  # fmt: skip
-    cases += [(f"stored as {storage}", edit(lambda t, s=storage: t.update(storage=s))) for storage in (FULL, *SMALLER, "int4")]
+    cases += [
+        (f"stored as {storage}", edit(lambda t, s=storage: t.update(storage=s))) for storage in (FULL, *SMALLER, "int4")
+    ]
     if plain + CODED in stored:
         numbers = zlib.decompress(stored[matrix].numpy().tobytes())
         codes = {

@@ -163,7 +163,9 @@ def test_smaller_weights_are_checked_as_the_full_ones_are(model_copy: Path) -> N
     assert refusal(lambda: load_model(model_copy, CPU)).startswith(f"{path}: {name} has shape (64, 5), config.json ")
     save_file(stored, path)
     write_info(model_copy, read_info(model_copy))  # the config.json of the model it was made from
-    assert refusal(lambda: load_model(model_copy, CPU)).startswith(f"{path}: body.tables.0.weight is torch.int8, which ")
+    assert refusal(lambda: load_model(model_copy, CPU)).startswith(
+        f"{path}: body.tables.0.weight is torch.int8, which "
+    )
 
 
 # ---- what can be wrong with a model directory ----------------------------------------------------------------------

@@ -25,8 +25,8 @@ from lath.model.storage import (
     SCALE,
     SMALLER,
     SMALLEST_MATRIX,
-    quantise_rows,
     check_stored,
+    quantise_rows,
     read_code,
     restore,
     shrink,
@@ -255,7 +255,9 @@ def test_missing_tensors_are_reported(change: Callable[[dict[str, Tensor]], obje
     assert refusal(lambda: back(stored, MATRICES, "there")) == message
 
 
-@pytest.mark.parametrize("bytes_", [b"no code at all", zlib.compress(bytes(64 * 64 - 1))], ids=["damaged", "cut"])
+@pytest.mark.parametrize(
+    "bytes_", [b"no code at all" * 100, zlib.compress(bytes(range(256)) * 16, 0)[:-9]], ids=["damaged", "cut"]
+)
 def test_a_damaged_code_is_reported(bytes_: bytes) -> None:
     stored = shrink(MATRICES, "coded", "here")
     stored["m" + CODED] = torch.frombuffer(bytearray(bytes_), dtype=torch.uint8)
