@@ -404,26 +404,12 @@ def check_recipe(recipe: Recipe, where: str) -> None:
     data, network, objective, train = recipe.data, recipe.network, recipe.objective, recipe.train
     longest = data.max_length + 2  # with begin and end
     inserted = math.ceil(objective.insertion_rate * data.max_length)
+    check_network(network, data.max_length, where)
     requirements: Requirements = [
-        (data.max_length >= 1, "data: max_length must be at least 1"),
         (data.max_ratio >= 1, "data: max_ratio must be at least 1"),
         (0 <= data.placeholder_share <= 1, "data: placeholder_share must be 0 to 1"),
         (1 <= recipe.vocab.size <= 1_000_000, "vocab: size must be 1 to 1000000"),
         (0 <= recipe.vocab.placeholders <= 99, "vocab: placeholders must be 0 to 99"),
-        (
-            min(network.width, network.heads, network.feedforward) >= 1,
-            "network: width, heads and feedforward must be at least 1",
-        ),
-        (network.width % max(1, network.heads) == 0, "network: width must be divisible by heads"),
-        (network.kind != "LAT" or 2 <= network.piece_length <= 8, "network: piece_length must be 2 to 8"),
-        (0 <= network.dropout < 1, "network: dropout must be at least 0 and below 1"),
-        (network.max_positions >= 16, "network: max_positions must be at least 16"),
-        (min(network.encoder_layers, network.decoder_layers) >= 1, "network: at least one layer on each side"),
-        (
-            longest < network.max_positions,
-            f"data.max_length {data.max_length} does not fit network.max_positions {network.max_positions}; "
-            f"set network.max_positions to {longest + 1} or more",
-        ),
         (0 <= objective.alpha <= 1, "objective: alpha must be 0 to 1"),
         (0 <= objective.label_smoothing < 1, "objective: label_smoothing must be at least 0 and below 1"),
         (0 <= objective.deletion_rate < 1, "objective: deletion_rate must be at least 0 and below 1"),
@@ -467,6 +453,34 @@ def check_recipe(recipe: Recipe, where: str) -> None:
     check_decode(recipe.decode, f"{where}: decode")
 
 
+def check_network(network: NetworkSettings, max_length: int, where: str) -> None:
+    """Refuse networks that cannot work, or are larger than any that this program was made for."""
+    layers = (network.encoder_layers, network.decoder_layers)
+    needed = max_length + 3  # begin, end, and one position to spare
+    requirements: Requirements = [
+        (max_length >= 1, "max_length must be at least 1"),
+        (
+            min(network.width, network.heads, network.feedforward) >= 1,
+            "network: width, heads and feedforward must be at least 1",
+        ),
+        (network.width % max(1, network.heads) == 0, "network: width must be divisible by heads"),
+        (network.kind != "LAT" or 2 <= network.piece_length <= 8, "network: piece_length must be 2 to 8"),
+        (0 <= network.dropout < 1, "network: dropout must be at least 0 and below 1"),
+        (network.max_positions >= 16, "network: max_positions must be at least 16"),
+        (min(layers) >= 1, "network: at least one layer on each side"),
+        (
+            max(layers) <= 100 and max(network.width, network.feedforward, network.max_positions) <= 65_536,
+            "network: layers must be at most 100, width, feedforward and max_positions at most 65536",
+        ),
+        (
+            needed <= network.max_positions,
+            f"network.max_positions {network.max_positions} is too small for max_length {max_length}; "
+            f"set network.max_positions to {needed} or more",
+        ),
+    ]
+    _require(requirements, where)
+
+
 def check_decode(decode: DecodeSettings, where: str) -> None:
     """Refuse decoding settings that cannot work."""
     requirements: Requirements = [
@@ -474,7 +488,12 @@ def check_decode(decode: DecodeSettings, where: str) -> None:
         (1 <= decode.length_candidates <= 9, "length_candidates must be 1 to 9"),
         (0 <= decode.extra_length <= 9, "extra_length must be 0 to 9"),
         (decode.beam >= 1, "beam must be at least 1"),
+        (abs(decode.length_penalty) <= 10, "length_penalty must be -10 to 10"),
         (decode.batch_sentences >= 0, "batch_sentences must not be negative"),
+        (
+            max(decode.iterations, decode.beam) <= 1000 and decode.batch_sentences <= 1_000_000,
+            "iterations and beam must be at most 1000, batch_sentences at most 1000000",
+        ),
     ]
     _require(requirements, where)
 

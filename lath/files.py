@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import gzip
+import hashlib
 import json
 import lzma
 import math
@@ -224,6 +225,29 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
+
+
+def read_json(path: Path, largest: int) -> Any:
+    """A JSON file of up to `largest` bytes that a stranger may have written; a `ValueError` says what is wrong."""
+    if path.stat().st_size > largest:
+        raise ValueError(f"over {largest} bytes")
+    try:
+        return json.loads(path.read_bytes().decode("utf-8"), object_pairs_hook=_unique)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    tree = dict(pairs)
+    if len(tree) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return tree
+
+
+def sha256(path: Path) -> str:
+    """The digest of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

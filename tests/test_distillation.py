@@ -20,6 +20,7 @@ from conftest import Runs
 from lath.config import DecodeOptions
 from lath.distillation import SHARD_LINES, distill, distill_with
 from lath.errors import UserError
+from lath.model.directory import read_info, write_info
 from lath.model.export import export
 from lath.translator import Hypothesis, Translator, load
 
@@ -232,6 +233,7 @@ def test_another_model_is_refused(model: Path, source: Path, unfinished: Path, t
     raw = bytearray((retrained / "model.safetensors").read_bytes())
     raw[-1] ^= 1
     (retrained / "model.safetensors").write_bytes(raw)
+    write_info(retrained, read_info(retrained))
     message = refusal(Watched(load(retrained, "cpu")), retrained, source, unfinished, beam=2)
     assert "differs in model; repeat the command" in message
 

@@ -16,12 +16,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from lath.config import ShortlistSettings
 from lath.errors import UserError
-from lath.model.directory import SHORTLIST, read_info, save_tensors
+from lath.model.directory import SHORTLIST, add_digest, check_files, read_config, read_info, read_tensors, save_tensors
 from lath.progress import watched
 from lath.text.corpus import Corpus, read_data_info
 from lath.text.vocab import SPECIALS, same_tokens
@@ -133,6 +132,7 @@ def save_shortlist(shortlist: Shortlist, model: Path) -> Path:
     stored = torch.uint16 if len(shortlist.always) <= 1 << 16 else torch.int32
     tensors = {"near": shortlist.near.to(stored), "always": shortlist.always}
     save_tensors(tensors, model / SHORTLIST, {"format": str(FORMAT)})
+    add_digest(model, model / SHORTLIST)
     return model / SHORTLIST
 
 
@@ -143,17 +143,21 @@ def has_shortlist(model: Path) -> bool:
 
 def load_shortlist(model: Path) -> Shortlist:
     """Read the shortlist of a model directory that has one."""
-    path = model / SHORTLIST
-    try:
-        with safe_open(path, framework="pt") as file:
-            number = (file.metadata() or {}).get("format")
-            if number != str(FORMAT):
-                raise UserError(f"{path}: format {number}, but this version of lath reads format {FORMAT}; {REMEDY}")
-            # Stored as uint16 or int32; torch can do little with uint16 except convert it.
-            shortlist = Shortlist(file.get_tensor("near").long(), file.get_tensor("always"))
-    except SafetensorError as error:
-        raise UserError(f"{path}: damaged or not a safetensors file ({error}); {REMEDY}") from None
-    info = read_info(model)
-    if (len(shortlist.near), len(shortlist.always)) != (info.source_size, info.target_size):
+    path, config = model / SHORTLIST, read_config(model)
+    stored, metadata = read_tensors(path)
+    if metadata.get("format") != str(FORMAT):
+        number = metadata.get("format")
+        raise UserError(f"{path}: format {number!r}, but this version of lath reads format {FORMAT}; {REMEDY}")
+    sizes = (config.info.source_size, config.info.target_size)
+    near, always = stored.get("near"), stored.get("always")
+    if near is None or always is None or near.dtype not in (torch.uint16, torch.int32) or always.dtype != torch.bool:
+        raise UserError(f"{path}: damaged, or not a shortlist; {REMEDY}")
+    if near.dim() != 2 or always.dim() != 1 or (len(near), len(always)) != sizes or near.shape[1] > sizes[1]:
         raise UserError(f"{path}: does not fit the vocabulary of the model; {REMEDY}")
+    check_files(model, config, [path])
+    # torch can do little with uint16 except convert it.
+    shortlist = Shortlist(near.long(), always.clone())
+    inside = not near.numel() or (shortlist.near.min() >= 0 and shortlist.near.max() < sizes[1])
+    if not inside or not always[: len(SPECIALS)].all():
+        raise UserError(f"{path}: has ids that the vocabulary does not have, or lacks the special tokens; {REMEDY}")
     return shortlist

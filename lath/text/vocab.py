@@ -23,6 +23,7 @@ import sentencepiece
 
 from lath.config import VocabSettings
 from lath.errors import UserError
+from lath.files import read_json
 from lath.text.subword import JOINER, learn_codes, learn_words, merge_ranks, read_codes, segment, split_words
 
 BOS, PAD, EOS, UNK, MASK, SOP = range(6)
@@ -33,6 +34,8 @@ _PLACEHOLDER = re.compile(r"▁(⟦\d+⟧)")
 
 FORMAT = 1
 """Format number of a .json vocabulary."""
+LARGEST_FILE = 1 << 23
+"""Bytes; a vocabulary of 32,000 entries has one million."""
 
 
 class Vocab(Protocol):
@@ -65,9 +68,12 @@ class SentencePieceVocab:
     def __init__(self, model: bytes) -> None:
         self.model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        pieces = [self._processor.id_to_piece(id) for id in range(min(len(SPECIALS), self.size))]
-        if tuple(pieces) != SPECIALS:
-            raise ValueError(f"its first entries are {' '.join(pieces)}, not {' '.join(SPECIALS)}")
+        pieces = self._processor.id_to_piece(list(range(self.size)))  # all, since each must be UTF-8
+        first = tuple(pieces[: len(SPECIALS)])
+        if first != SPECIALS:
+            raise ValueError(f"its first entries are {' '.join(first)}, not {' '.join(SPECIALS)}")
+        if not all(id == UNK or self._processor.is_control(id) for id in range(len(SPECIALS))):
+            raise ValueError("text could be encoded to its special tokens")
 
     @property
     def size(self) -> int:
@@ -279,6 +285,14 @@ def _save(directory: Path, name: str, vocab: Vocab) -> None:
 
 def vocab_files(directory: Path) -> list[Path]:
     """The vocabulary files of a data or model directory: one if joint, else source and target."""
+    paths = _named_files(directory)
+    for path in paths:
+        if path.stat().st_size > LARGEST_FILE:
+            raise UserError(f"{path}: over {LARGEST_FILE} bytes, which no vocabulary has; copy it again")
+    return paths
+
+
+def _named_files(directory: Path) -> list[Path]:
     if joint := _existing(directory, _JOINT):
         return [joint]
     sides = [_existing(directory, name) for name in _SIDES]
@@ -322,13 +336,14 @@ def _load(path: Path) -> Vocab:
 
 
 def _load_subword_nmt(path: Path) -> SubwordNmtVocab:
-    tree = json.loads(path.read_text(encoding="utf-8"))
+    tree = read_json(path, LARGEST_FILE)
     if tree["format"] != FORMAT:
         raise UserError(
-            f"{path}: format {tree['format']}, but this version of lath reads format {FORMAT}; "
+            f"{path}: format {tree['format']!r}, but this version of lath reads format {FORMAT}; "
             f"use the version that wrote it, or run lath prepare again"
         )
     merges, words = tree["merges"], tree["words"]
-    if not all(isinstance(entry, str) for entry in [*merges, *words]):
-        raise ValueError("merges and words must be strings")
+    if not isinstance(merges, list) or not isinstance(words, list):
+        raise ValueError("merges and words must be lists")
+    " ".join([*merges, *words]).encode()  # strings, without lone surrogates
     return SubwordNmtVocab(merges, words)

@@ -22,7 +22,7 @@ from typing import Any
 from lath.config import Recipe, recipe_from_tree, to_toml, to_tree
 from lath.errors import UserError
 from lath.files import locked, whole_directory, whole_file
-from lath.model.directory import ModelInfo, read_info, save_model, write_info
+from lath.model.directory import ModelInfo, checked_vocabs, read_config, save_model, write_info
 from lath.text.corpus import DATA_INFO, read_data_info
 from lath.text.vocab import load_vocabs, save_vocabs
 from lath.training.checkpoints import Checkpoint, average_weights, best_checkpoints, list_checkpoints
@@ -64,8 +64,8 @@ def start_run(run: Path, recipe: Recipe, data: Path) -> None:
         (partial / CHECKPOINTS).mkdir()
         (partial / LOG).touch()
         _write_settings(partial, recipe)
-        write_info(partial, _model_info(recipe, data))
         save_vocabs(partial, *load_vocabs(data))
+        write_info(partial, _model_info(recipe, data))
         shutil.copy(data / DATA_INFO, partial / PREPARED)
 
 
@@ -164,7 +164,7 @@ def write_model(run: Path, count: int) -> None:
 
 def average_run(run: Path, count: int, out: Path) -> list[Checkpoint]:
     """Write the average of a run's best checkpoints as a model directory; returns the checkpoints, best first."""
-    info = read_info(run)
+    config = read_config(run)
     if not (run / LOG).is_file():
         raise UserError(f"{run}: a model directory, not a training run; name the run directory")
     best = best_checkpoints(list_checkpoints(run / CHECKPOINTS), count)
@@ -172,5 +172,5 @@ def average_run(run: Path, count: int, out: Path) -> list[Checkpoint]:
         raise UserError(f"{run}: no validated checkpoint yet; train to the first validation before averaging")
     steps = max(checkpoint.state.step for checkpoint in best)
     weights = average_weights([checkpoint.directory for checkpoint in best])
-    save_model(out, weights, replace(info, steps=steps), load_vocabs(run))
+    save_model(out, weights, replace(config.info, steps=steps), checked_vocabs(run, config))
     return best

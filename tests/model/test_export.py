@@ -336,7 +336,7 @@ def test_a_failure_leaves_nothing_behind(learnt: Path, tmp_path: Path, monkeypat
         (lambda d: (d / "model.bin").unlink(), "{d}/model.bin: missing; copy the whole directory again"),
         (
             lambda d: (d / "model.bin").write_bytes((d / "model.bin").read_bytes()[:-9999]),
-            "{d}: ctranslate2 .* cannot read it .*; copy the directory again, or export the model again",
+            "{d}/model.bin: does not have the SHA-256 that config.json gives for it; copy the whole directory again",
         ),
         (lambda d: (d / "lath" / "vocab.model").unlink(), "{d}/lath: no vocabulary"),
     ],
