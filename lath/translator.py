@@ -22,13 +22,12 @@ from lath.engine.ctranslate2 import CTranslate2Decoder, LoadedExport, load_expor
 from lath.engine.fused import fuse
 from lath.engine.int8 import quantise
 from lath.engine.recorded import RecordedDecoder
-from lath.engine.shortlist import ShortlistDecoder
+from lath.engine.shortlist import Shortlist, ShortlistDecoder, has_shortlist, load_shortlist
 from lath.errors import UserError
 from lath.model.bundled import find_model
 from lath.model.directory import LoadedModel, ModelInfo, is_exported, load_model
 from lath.model.network import Model
 from lath.model.padding import pad
-from lath.model.shortlist import Shortlist, has_shortlist, load_shortlist
 from lath.text.segment import split_long
 from lath.text.vocab import EOS, Vocab
 

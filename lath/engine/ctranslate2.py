@@ -26,9 +26,9 @@ from torch import Tensor
 from lath.config import DecodeSettings
 from lath.decoding.lengths import length_limits
 from lath.decoding.results import Decoded
+from lath.engine.export import ENGINE_SHORTLIST, ENGINE_WEIGHTS, import_ctranslate2, token_names
 from lath.errors import UserError
 from lath.model.directory import CONFIG, EXPORTED, ModelInfo, read_info
-from lath.model.export import ENGINE_SHORTLIST, ENGINE_WEIGHTS, import_ctranslate2, token_names
 from lath.model.network import NEVER_WRITTEN_AFTER_BEGIN
 from lath.model.padding import pad, row_lengths
 from lath.text.vocab import EOS, Vocab, load_vocabs, vocab_files

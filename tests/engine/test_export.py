@@ -18,13 +18,13 @@ from toy import WORDS, toy_recipe, train_toy
 from lath.config import DecodeSettings, NetworkSettings
 from lath.decoding.decoder import decode
 from lath.engine.ctranslate2 import ALMOST_ZERO, CTranslate2Decoder, deciding_files
+from lath.engine.export import QUANTIZATIONS, export, token_names
+from lath.engine.shortlist import add_shortlist
 from lath.errors import UserError
 from lath.files import read_lines
 from lath.model.directory import ModelInfo, is_exported, load_model, save_model
-from lath.model.export import QUANTIZATIONS, export, token_names
 from lath.model.network import AT, NEVER_WRITTEN_AFTER_BEGIN, DecoderLayer, build_model
 from lath.model.padding import pad
-from lath.model.shortlist import add_shortlist
 from lath.text.vocab import EOS, PAD, SPECIALS, SubwordNmtVocab, Vocab, learn_sentencepiece
 from lath.translator import Hypothesis, Translator, load
 
@@ -324,7 +324,7 @@ def test_a_missing_package_is_named(learnt: Path, tmp_path: Path, monkeypatch: p
 
 
 def test_a_failure_leaves_nothing_behind(learnt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lath.model.export.save_vocabs", lambda *_: 1 / 0)
+    monkeypatch.setattr("lath.engine.export.save_vocabs", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         export(learnt, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
