@@ -209,12 +209,11 @@ def test_tokens_are_chosen_only_where_they_are_asked_for(kind: Kind, monkeypatch
     assert chosen[traced:] == wanted
 
 
-@pytest.mark.parametrize("stop_early", [False, True])
-def test_the_score_of_pieces_is_the_mean_of_all_that_the_last_pass_predicted(stop_early: bool) -> None:
+def test_the_score_of_pieces_is_the_mean_of_all_that_the_last_pass_predicted() -> None:
     model = model_of("LAT", seed=2)
     assert isinstance(model, LAT)
     _, lengths = model.encode(pad(SENTENCES))
-    settings = DecodeSettings(iterations=6, stop_early=stop_early)
+    settings = DecodeSettings(iterations=6)
     for result, scores in zip(decode(model, pad(SENTENCES), settings, trace=True), lengths, strict=True):
         predicted = [score for piece in result.passes[-1].scores for score in piece] + [scores.max().item()]
         assert result.score == pytest.approx(sum(predicted) / len(predicted), abs=1e-5)
