@@ -37,7 +37,7 @@ class PackedEngine:
     def __init__(self, model: Model, recipe: Recipe, device: torch.device, corpus: Corpus, ranks: int) -> None:
         self.model, self.recipe, self.device = model, recipe, device
         self.sizes, self.ranks = pack_sizes(corpus, recipe, ranks), ranks
-        self.chunk_rows = max(1, CHUNK_LOGITS // len(model.body.output_matrix))
+        self.chunk_rows = max(1, CHUNK_LOGITS // len(model.body.output_table.weight))
         self._compiled = torch.compile(self._share, dynamic=False)
         self._recorded: Recording[Losses] | None = None
         self._inputs: tuple[PackedExamples, Totals] | None = None

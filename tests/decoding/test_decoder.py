@@ -69,7 +69,7 @@ def test_greedy_equals_the_plain_loop_without_a_cache() -> None:
         memory, ids, score = model.encode(source), [BOS], 0.0
         while len(ids) < 2 * len(sentence) + 16 + 1:
             states, _ = model.decode(torch.tensor([ids]), memory)
-            logits = model.logits(states[:, -1])[0]
+            logits = model.body.logits(states[:, -1] * model.output_scale)[0]
             allowed = [id for id in range(40) if id not in (PAD, MASK, SOP, BOS)]
             ids.append(max(allowed, key=lambda id: logits[id].item()))
             score += logits.log_softmax(0)[ids[-1]].item()
@@ -91,7 +91,7 @@ def test_a_wide_beam_finds_the_best_of_all_short_translations() -> None:
 
     def score(words: tuple[int, ...]) -> float:
         states, _ = model.decode(torch.tensor([[BOS, *words]]), memory)
-        logp = model.logits(states[0]).log_softmax(-1)
+        logp = model.body.logits(states[0] * model.output_scale).log_softmax(-1)
         return sum(logp[place, id].item() for place, id in enumerate([*words, EOS]))
 
     words = [3, 6, 7, 8]
