@@ -15,7 +15,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar
@@ -213,8 +213,6 @@ class DecodeSettings:
     """AT divides a hypothesis's log-probability by its length to this power."""
     rules: Literal["official", "paper"] = "official"
     """How pieces are merged (LAT): as in the authors' program, or as the paper's text describes it."""
-    stop_early: bool = False
-    """A sentence is done when a pass writes what the pass before it wrote (CMLM, LAT)."""
     shortlist: bool = False
     """Choose only among tokens that are likely for the source (on a CPU): faster, needs `lath shortlist`."""
     batch_sentences: int = 0
@@ -236,7 +234,6 @@ class DecodeOptions(TypedDict, total=False):
     beam: int
     length_penalty: float
     rules: Literal["official", "paper"]
-    stop_early: bool
     shortlist: bool
     batch_sentences: int
 
@@ -262,6 +259,18 @@ MAX_NUMBER = 2**62
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 """A run's recipe is TOML, which cannot hold the bytes of a path that is not UTF-8."""
+
+FORMER: dict[Any, dict[str, Callable[[Mapping[str, Any]], Any]]] = {
+    VocabSettings: {"sample_lines": lambda section: section["sample_lines"]},
+    NetworkSettings: {"piece_logit_scale": lambda _: 8.0},
+    ObjectiveSettings: {"deleted_as_masked": lambda section: section.get("loss") == "paper"},
+    TrainSettings: {
+        "only": lambda _: "", "spike_factor": lambda _: 0.0, "average": lambda _: "best", "ema_decay": lambda _: 0.999,
+    },
+    DecodeSettings: {"merge": lambda _: None, "adjust_towards": lambda _: "current", "stop_early": lambda _: False},
+}  # fmt: skip
+"""Settings that no longer exist: from their section to the value that means what is done now. With that value, models,
+data and runs of lath 0.1 can still be read."""
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -362,6 +371,8 @@ def settings_from_tree(kind: type[Settings], tree: Mapping[str, Any], where: str
     hints = _type_hints(typing.cast(typing.Hashable, kind))
     values: dict[str, Any] = {}
     for key, value in tree.items():
+        if key in FORMER.get(kind, {}) and value == FORMER[kind][key](tree):
+            continue
         if key not in hints:
             raise UserError(f"{where}: unknown setting {shown(key)}{did_you_mean(key, hints)}")
         if dataclasses.is_dataclass(hints[key]):

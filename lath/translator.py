@@ -20,14 +20,13 @@ from lath.decoding.results import Decoded, Pass
 from lath.devices import HAS_TRITON, PRECISIONS, choose_device, choose_engine, choose_precision, suitable_batch
 from lath.engine.ctranslate2 import LoadedExport, load_exported
 from lath.engine.int8 import quantise
-from lath.engine.shortlist import ShortlistDecoder
+from lath.engine.shortlist import Shortlist, ShortlistDecoder, has_shortlist, load_shortlist
 from lath.errors import UserError, shown
 from lath.files import one_line
 from lath.model.bundled import find_model
 from lath.model.directory import LoadedModel, ModelInfo, is_exported, load_model
 from lath.model.network import Model
 from lath.model.padding import pad
-from lath.model.shortlist import Shortlist, has_shortlist, load_shortlist
 from lath.text.segment import split_long
 from lath.text.vocab import EOS, Vocab
 

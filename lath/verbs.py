@@ -85,7 +85,7 @@ def run_average(arguments: argparse.Namespace) -> None:
 
 def run_shortlist(arguments: argparse.Namespace) -> None:
     """A shortlist for a model."""
-    from lath.model.shortlist import add_shortlist
+    from lath.engine.shortlist import add_shortlist
 
     print(add_shortlist(arguments.data, arguments.model, arguments.near, arguments.frequent))
 
@@ -101,7 +101,7 @@ def run_compress(arguments: argparse.Namespace) -> None:
 
 def run_export(arguments: argparse.Namespace) -> None:
     """A model for another program."""
-    from lath.model.export import export
+    from lath.engine.export import export
 
     export(arguments.model, arguments.out, arguments.to, arguments.quantization)
     print(arguments.out)

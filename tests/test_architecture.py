@@ -52,7 +52,11 @@ def room(module: str) -> str:
     return HOUSE.get(name, name if name in ROOMS else "")
 
 
-def test_rooms_depend_in_one_direction_and_only_front_doors_open_the_engine() -> None:
+OPEN_THE_ENGINE = ("engine", "front door", "command line")
+"""Rooms that may import an engine; the command line for verbs that make something for one, as `lath export` does."""
+
+
+def test_rooms_depend_in_one_direction_and_few_open_the_engine() -> None:
     wrong = []
     for path, tree in TREES.items():
         here = module_name(path)
@@ -61,7 +65,7 @@ def test_rooms_depend_in_one_direction_and_only_front_doors_open_the_engine() ->
             if path.name.startswith("__") or room(there) in ("", room(here)):
                 continue
             backwards = room(here) == "" or ROOMS.index(room(there)) > ROOMS.index(room(here))
-            if backwards or (room(there) == "engine" and room(here) != "front door"):
+            if backwards or (room(there) == "engine" and room(here) not in OPEN_THE_ENGINE):
                 wrong.append(f"{here} imports {there}")
     assert wrong == []
 

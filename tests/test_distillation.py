@@ -19,9 +19,9 @@ from conftest import Runs
 
 from lath.config import DecodeOptions
 from lath.distillation import SHARD_LINES, distill, distill_with
+from lath.engine.export import export
 from lath.errors import UserError
 from lath.model.directory import read_info, write_info
-from lath.model.export import export
 from lath.translator import Hypothesis, Translator, load
 
 LINES = ["ba ko", "", "gu du fa", "mi tu re", "  ", "sa", "lo ni pe", "fa fa ba", "tu", "re mi", "du"]

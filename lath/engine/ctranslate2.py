@@ -26,10 +26,7 @@ from torch import Tensor
 from lath.config import DecodeSettings
 from lath.decoding.lengths import length_limits
 from lath.decoding.results import Decoded
-from lath.errors import UserError
-from lath.files import read_json
-from lath.model.directory import CONFIG, EXPORTED, ModelInfo, check_files, checked_vocabs, read_config
-from lath.model.export import (
+from lath.engine.export import (
     ENGINE_SHORTLIST,
     ENGINE_WEIGHTS,
     SHARED_NAMES,
@@ -39,6 +36,9 @@ from lath.model.export import (
     import_ctranslate2,
     token_names,
 )
+from lath.errors import UserError
+from lath.files import read_json
+from lath.model.directory import CONFIG, EXPORTED, ModelInfo, check_files, checked_vocabs, read_config
 from lath.model.network import NEVER_WRITTEN_AFTER_BEGIN
 from lath.model.padding import pad, row_lengths
 from lath.text.vocab import EOS, LARGEST_FILE, Vocab, vocab_files

@@ -261,15 +261,10 @@ def read_data_info(directory: Path) -> DataInfo:
             target_vocab_size=int(tree["target_vocab_size"]),
             splits={split: SplitCounts(**counts) for split, counts in tree["splits"].items()},
             data=settings_from_tree(DataSettings, tree["data"], f"{path}: data"),
-            vocab=settings_from_tree(VocabSettings, _without(tree["vocab"], "sample_lines"), f"{path}: vocab"),
+            vocab=settings_from_tree(VocabSettings, tree["vocab"], f"{path}: vocab"),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise _foreign(path, f"{type(error).__name__}: {error}") from None
-
-
-def _without(tree: Mapping[str, Any], former: str) -> dict[str, Any]:
-    """Settings without one that lath 0.1 wrote and that no longer exists."""
-    return {key: value for key, value in tree.items() if key != former}
 
 
 def _foreign(path: Path, reason: str) -> UserError:

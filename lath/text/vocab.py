@@ -223,21 +223,23 @@ def learn_vocabs(settings: VocabSettings, source_lines: Lines, target_lines: Lin
     """Learn the vocabularies of both sides; the same object twice if joint."""
     if settings.size < 1:
         raise UserError(f"vocab.size {settings.size} is too small; set vocab.size to a few thousand")
-    learn = _learn_subword_nmt if settings.kind == "subword-nmt" else _learn_sentencepiece
-    return learn(settings, source_lines, target_lines)
+    source_codes, target_codes = settings.source_codes, settings.target_codes or settings.source_codes
+    if settings.kind == "subword-nmt":
+        _check_codes(settings)
 
+    def learn(lines: Lines, codes: str) -> Vocab:
+        if settings.kind == "sentencepiece":
+            return learn_sentencepiece(lines(), settings.size, settings.placeholders)
+        merges = read_codes(Path(codes)) if codes else learn_codes(lines(), settings.size)
+        return SubwordNmtVocab(merges, learn_words(lines(), merges))
 
-def _learn_sentencepiece(settings: VocabSettings, source: Lines, target: Lines) -> tuple[Vocab, Vocab]:
     if settings.joint:
-        vocab = learn_sentencepiece(chain(source(), target()), settings.size, settings.placeholders)
+        vocab = learn(lambda: chain(source_lines(), target_lines()), source_codes)
         return vocab, vocab
-    return (
-        learn_sentencepiece(source(), settings.size, settings.placeholders),
-        learn_sentencepiece(target(), settings.size, settings.placeholders),
-    )
+    return learn(source_lines, source_codes), learn(target_lines, target_codes)
 
 
-def _learn_subword_nmt(settings: VocabSettings, source: Lines, target: Lines) -> tuple[Vocab, Vocab]:
+def _check_codes(settings: VocabSettings) -> None:
     if settings.target_codes and not settings.source_codes:
         raise UserError("vocab.target_codes is set but vocab.source_codes is not; set both, or source_codes alone")
     if settings.joint and settings.target_codes not in ("", settings.source_codes):
@@ -245,19 +247,6 @@ def _learn_subword_nmt(settings: VocabSettings, source: Lines, target: Lines) ->
             "vocab.target_codes differs from vocab.source_codes, but a joint vocabulary has one codes file; "
             "remove vocab.target_codes or set vocab.joint = false"
         )
-    source_codes, target_codes = settings.source_codes, settings.target_codes or settings.source_codes
-    if settings.joint:
-        vocab = _subword_nmt_vocab(source_codes, settings.size, lambda: chain(source(), target()))
-        return vocab, vocab
-    return (
-        _subword_nmt_vocab(source_codes, settings.size, source),
-        _subword_nmt_vocab(target_codes, settings.size, target),
-    )
-
-
-def _subword_nmt_vocab(codes: str, size: int, lines: Lines) -> SubwordNmtVocab:
-    merges = read_codes(Path(codes)) if codes else learn_codes(lines(), size)
-    return SubwordNmtVocab(merges, learn_words(lines(), merges))
 
 
 _JOINT = "vocab"

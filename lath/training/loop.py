@@ -35,7 +35,6 @@ from lath.training.checkpoints import (
     prune_checkpoints,
     save_checkpoint,
 )
-from lath.training.flops import peak_flops, update_flops
 from lath.training.learner import Learner
 from lath.training.log import Log, UpdateResult, require_finite
 from lath.training.objective import Examples, Totals
@@ -78,7 +77,8 @@ def update(learner: Learner, batch: Batch, step: int) -> UpdateResult:
     tokens = sum(row_lengths(batch.target))
     positions = sum(map(learner.engine.positions, micro_batches))
     filled = sum(row_lengths(batch.target[world.rank :: world.size]))
-    return UpdateResult(token_loss, length_loss, norm, tokens, positions, filled)
+    ideal = learner.engine.ideal_seconds(batch)
+    return UpdateResult(token_loss, length_loss, norm, tokens, positions, filled, ideal)
 
 
 @torch.no_grad()
@@ -137,14 +137,13 @@ def run_steps(learner: Learner, corpus: Corpus, validation: Validation, run: Pat
     settings = learner.recipe.train
     folder = run / CHECKPOINTS
     bar = Bar("training", settings.steps, "steps", done=state.step, shown=learner.world.first)
-    peak = peak_flops(learner.device, learner.world.size)
-    with bar, Log(run, settings, bar, peak, learner.world) as log, stop_requests() as stops:
+    with bar, Log(run, settings, bar, learner.world) as log, stop_requests() as stops:
         for epoch, batch, indices in updates_from(corpus, settings, state.epoch, state.batch):
             if state.step >= settings.steps or log.out_of_patience:
                 break
             step = state.step + 1
             result = update(learner, make_batch(corpus, indices), step)
-            log.step(step, epoch, learning_rate(step, settings), result, _flops(learner, corpus, indices))
+            log.step(step, epoch, learning_rate(step, settings), result)
             state = TrainState(step, epoch, batch, None)
             if step % settings.validate_every == 0 or step == settings.steps:
                 metrics = validation.metrics(learner)
@@ -160,11 +159,6 @@ def run_steps(learner: Learner, corpus: Corpus, validation: Validation, run: Pat
                 message = f"stopped at step {step} and saved; run the same command with --resume to continue"
                 raise Interrupted(message, number)
         return best_count(learner, validation, folder, log, state)
-
-
-def _flops(learner: Learner, corpus: Corpus, indices: NDArray[np.int64]) -> float:
-    lengths = corpus.source_lengths[indices] + 1, corpus.target_lengths[indices] + 2
-    return update_flops(learner.recipe.network, learner.model.body.target_size, *lengths)
 
 
 def best_count(learner: Learner, validation: Validation, folder: Path, log: Log, state: TrainState) -> int:

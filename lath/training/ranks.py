@@ -163,11 +163,7 @@ def sum_scalars(world: World, *scalars: Tensor) -> tuple[Tensor, ...]:
 
 def any_rank(world: World, here: bool) -> bool:
     """Whether `here` is true on any rank; all ranks get the same answer."""
-    if world.size == 1:
-        return here
-    count = torch.tensor(int(here))
-    with _communication_errors(world):
-        dist.all_reduce(count)
+    (count,) = sum_scalars(world, torch.tensor(int(here)))
     return bool(count)
 
 

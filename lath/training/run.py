@@ -17,7 +17,6 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from lath.config import Recipe, recipe_from_tree, to_toml, to_tree
 from lath.errors import UserError
@@ -34,13 +33,6 @@ MAY_CHANGE_ON_RESUME = (
     "steps", "validate_every", "keep_best", "log_every", "micro_batch_tokens", "tensorboard", "patience",
 )  # fmt: skip
 """Settings of `train` that do not affect what has been trained so far."""
-FORMER_DEFAULTS: dict[str, dict[str, Any]] = {
-    "vocab": {"sample_lines": 1_000_000},
-    "network": {"piece_logit_scale": 8.0},
-    "train": {"only": "", "spike_factor": 0.0, "average": "best", "ema_decay": 0.999},
-    "decode": {"merge": None, "adjust_towards": "current"},
-}
-"""Settings of lath 0.1 that no longer exist. With these values, its runs can still be shown and resumed."""
 
 
 def require_new(run: Path) -> None:
@@ -97,24 +89,11 @@ def read_settings(run: Path) -> Recipe:
     path = run / RESOLVED
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
-        return recipe_from_tree(_without_former_settings(tree), str(path))
+        return recipe_from_tree({section: tree[section] for section in to_tree(Recipe())}, str(path))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"{path}: damaged or not written by lath ({type(error).__name__}: {error}); copy the run directory again"
         ) from None
-
-
-def _without_former_settings(tree: dict[str, Any]) -> dict[str, Any]:
-    # The loss now implies what used to be objective.deleted_as_masked.
-    former = {**FORMER_DEFAULTS, "objective": {"deleted_as_masked": tree["objective"]["loss"] == "paper"}}
-    return {
-        section: {
-            name: value
-            for name, value in settings.items()
-            if name not in former.get(section, {}) or value != former[section][name]
-        }
-        for section, settings in tree.items()
-    }
 
 
 def resume_run(run: Path, recipe: Recipe, data: Path) -> Checkpoint | None:

@@ -35,10 +35,10 @@ from lath.cli import main
 from lath.config import BenchSettings, DecodeSettings
 from lath.decoding.merge import Merged, merge_pieces
 from lath.devices import cpu_threads
+from lath.engine.shortlist import Shortlist, save_shortlist
 from lath.errors import UserError
 from lath.files import read_lines
 from lath.model.directory import read_info, write_info
-from lath.model.shortlist import Shortlist, save_shortlist
 from lath.translator import Translator, load
 
 pytestmark = pytest.mark.usefixtures("few_batches")

@@ -16,21 +16,22 @@ from toy import RENDERED, WORDS, ambiguous_pairs, toy_recipe
 from lath.cli import main
 from lath.config import DecodeSettings
 from lath.decoding.decoder import decode
+from lath.engine import shortlist
 from lath.engine.int8 import quantise
-from lath.engine.shortlist import decode_shortlisted, with_shortlist
-from lath.errors import UserError
-from lath.model import shortlist
-from lath.model.directory import SHORTLIST, add_digest, read_info
-from lath.model.network import LAT
-from lath.model.padding import pad
-from lath.model.shortlist import (
+from lath.engine.shortlist import (
     Shortlist,
     add_shortlist,
     build_shortlist,
+    decode_shortlisted,
     has_shortlist,
     load_shortlist,
     save_shortlist,
+    with_shortlist,
 )
+from lath.errors import UserError
+from lath.model.directory import SHORTLIST, add_digest, read_info
+from lath.model.network import LAT
+from lath.model.padding import pad
 from lath.text.corpus import Corpus, prepare
 from lath.text.vocab import EOS, PAD, SPECIALS
 from lath.translator import load

@@ -15,12 +15,12 @@ from toy import toy_recipe, train_toy
 
 import lath.model.compress
 from lath.config import DecodeSettings, NetworkSettings
+from lath.engine.shortlist import add_shortlist
 from lath.errors import UserError
 from lath.files import read_lines
 from lath.model.compress import compress, directory_size
 from lath.model.directory import CONFIG, WEIGHTS, load_model, read_info, read_storage, save_model
 from lath.model.network import build_model
-from lath.model.shortlist import add_shortlist
 from lath.model.storage import SMALLER, restore, shrink
 from lath.text.vocab import load_vocabs
 from lath.translator import load

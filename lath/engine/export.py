@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from lath.config import ExportSettings
+from lath.engine.shortlist import Shortlist, has_shortlist, load_shortlist
 from lath.errors import UserError, did_you_mean, one_of
 from lath.files import whole_directory
 from lath.model.directory import CARD, EXPORTED, LoadedModel, is_exported, load_model, write_info
 from lath.model.network import AT, NORM_EPSILON, Attention, DecoderLayer, EncoderLayer, FeedForward, padded_size
-from lath.model.shortlist import Shortlist, has_shortlist, load_shortlist
 from lath.text.vocab import BOS, EOS, SPECIALS, UNK, Vocab, save_vocabs
 
 ENGINE_WEIGHTS, ENGINE_SHORTLIST = "model.bin", "vmap.txt"
