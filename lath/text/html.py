@@ -2,8 +2,8 @@
 
     translate_html("<p>Guten <b>Morgen</b>, Welt</p>", mt.translate)  ->  "<p>Good <b>morning</b>, world</p>"
 
-Text between two block tags is one text: its inline tags are sent along as `<x0>`, `</x0>` and `<x1/>`. If they do not come
-back once each and nested as before, the stretches of text between the tags are translated one by one instead.
+Text between two block tags is one text: its inline tags are sent along as `<x0>`, `</x0>` and `<x1/>`. If they do not
+come back once each and nested as before, the stretches of text between the tags are translated one by one instead.
 docs/adr/0014-html.md says why no tree is built.
 """
 
@@ -16,18 +16,22 @@ from html import escape, unescape
 from itertools import groupby
 from typing import Literal, NamedTuple
 
-INLINE = frozenset(
-    "a abbr acronym b bdi bdo big cite del dfn em font i img ins mark q s small span strike strong sub sup time tt u "
-    "wbr".split()
+
+def _names(listed: str) -> frozenset[str]:
+    return frozenset(listed.split())
+
+
+INLINE = _names(
+    "a abbr acronym b bdi bdo big cite del dfn em font i img ins mark q s small span strike strong sub sup time tt u wbr"
 )
 """Elements inside a sentence; all others end it."""
-INLINE_VERBATIM = frozenset("code kbd samp var".split())
-VERBATIM = INLINE_VERBATIM | set("script style pre textarea svg math xmp iframe noembed noframes".split())
+INLINE_VERBATIM = _names("code kbd samp var")
+VERBATIM = INLINE_VERBATIM | _names("script style pre textarea svg math xmp iframe noembed noframes")
 """Elements left alone, as are those with translate="no" or the class notranslate."""
-ATTRIBUTES = frozenset("alt aria-label placeholder title".split())
+ATTRIBUTES = _names("alt aria-label placeholder title")
 """Attributes that people read: they are translated."""
-_VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
-_RAW = frozenset("script style textarea title xmp iframe noembed noframes".split())  # no tags inside
+_VOID = _names("area base br col embed hr img input link meta param source track wbr")
+_RAW = _names("script style textarea title xmp iframe noembed noframes")  # no tags inside
 # What a start tag ends without an end tag.
 _ENDS = {"li": "li", "dt": "dt dd", "dd": "dt dd", "td": "td th", "th": "td th", "tr": "td th tr", "option": "option"}
 
@@ -218,8 +222,8 @@ def _element_end(tokens: Sequence[_Item], start: int) -> int:
     for number in range(start + 1, len(tokens)):
         kind, name, _ = tokens[number]
         if kind == "open":
-            ended = _ENDS.get(name, "").split() if name in _ENDS else ([] if name in INLINE else ["p"])
-            while opened and opened[-1] in ended:
+            ends = _ENDS.get(name, "" if name in INLINE else "p").split()
+            while opened and opened[-1] in ends:
                 counts[opened.pop()] -= 1
             if not opened:
                 return number

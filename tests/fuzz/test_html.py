@@ -10,9 +10,12 @@ import pytest
 
 from lath.text.html import translate_html
 
-BITS = """< > / ! -- [ <p <b> </b> </p> <i> </i> " ' = a B c? &amp; &# x; &lt; <script> </script <![CDATA[ ]]> <!DOCTYPE <? <svg>
-<table> <td> </td> <![if <textarea> <select> <!- <template> <x0> </x0> <x0/> &lt;x0&gt; <code> </code> </title
-<img/alt= alt title= translate=no <li> </ul> <br/> ?> Wort""".split()
+BITS = re.split(
+    r"\s",
+    "< > / ! -- [ <p <b> </b> </p> <i> </i> \" ' = a B c? &amp; &# x; &lt; <script> </script <![CDATA[ ]]> <!DOCTYPE <? "
+    "<svg> <table> <td> </td> <![if <textarea> <select> <!- <template> <x0> </x0> <x0/> &lt;x0&gt; <code> </code> "
+    "</title <img/alt= alt title= translate=no <li> </ul> <br/> ?> Wort",
+)
 BITS += [" ", "\n", "\0", "\N{NO-BREAK SPACE}", "\ud800", "ſ"]
 
 
@@ -22,8 +25,9 @@ def test_malformed_html_never_raises_and_keeps_every_tag() -> None:
         html = "".join(draw.choices(BITS, k=draw.randint(1, 40)))
         assert translate_html(html, lambda texts: texts) == html
         result = translate_html(html, lambda texts: [" ".join(reversed(text.split())) + " <x1>" for text in texts])
-        tags = re.compile(r"</?(?!x\d)[a-z]+")  # the text of <title> may look like tags, so none is in BITS
-        assert sorted(tags.findall(result)) == sorted(tags.findall(html)), html
+        tags = re.compile(r"</?(?!x\d)[a-z]+")
+        if not re.search("alt=|title=", html):  # which are translated, and may hold what looks like a tag
+            assert sorted(tags.findall(result)) == sorted(tags.findall(html)), html
 
 
 @pytest.mark.parametrize(

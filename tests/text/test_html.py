@@ -154,5 +154,7 @@ def test_the_bundled_model_translates_html() -> None:
     mt = lath.load("de-en", device="cpu")
     html = '<h1>Guten Morgen.</h1>\n<p lang="de">Ich habe <b>keine Zeit</b>.</p><code>Guten Morgen.</code>'
     result = translate_html(html, mt.translate)
-    assert result.startswith("<h1>Good morning.</h1>\n") and result.endswith("<code>Guten Morgen.</code>")
-    assert TAGS.findall(result) == TAGS.findall(html) and "Zeit" not in result
+    assert result.startswith("<h1>Good morning.</h1>\n")
+    assert result.endswith("<code>Guten Morgen.</code>")
+    assert TAGS.findall(result) == TAGS.findall(html)
+    assert "Zeit" not in result
