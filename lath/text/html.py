@@ -22,7 +22,8 @@ def _names(listed: str) -> frozenset[str]:
 
 
 INLINE = _names(
-    "a abbr acronym b bdi bdo big cite del dfn em font i img ins mark q s small span strike strong sub sup time tt u wbr"
+    "a abbr acronym b bdi bdo big cite del dfn em font i img ins mark q s small span strike strong sub sup time tt u "
+    "wbr"
 )
 """Elements inside a sentence; all others end it."""
 INLINE_VERBATIM = _names("code kbd samp var")

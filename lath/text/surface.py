@@ -4,9 +4,9 @@
     foreign_runs("Das ist 中国.", vocab)            ->  [(8, 10)]: copy it, the model would invent something
     in_capitals("He said.")                         ->  "HE SAID."
 
-What a vocabulary spells in bytes, or as unknown, a model has hardly seen; a sentence spelled the usual way is translated
-better. So characters are only exchanged if the vocabulary lacks them, with two exceptions: single quotation marks, which look
-like apostrophes, and a hyphen that stands for a dash.
+What a vocabulary spells in bytes, or as unknown, a model has hardly seen; it translates the usual spelling better. So
+characters are only exchanged if the vocabulary lacks them, with two exceptions: single quotation marks, which look like
+apostrophes, and a hyphen that stands for a dash.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
@@ -73,7 +72,7 @@ def in_capitals(text: str, verbatim: Iterable[str] = ()) -> str:
 def foreign_runs(text: str, vocab: Vocab) -> list[tuple[int, int]]:
     """Start and end of what the model cannot read: words in another script, and symbols without a token.
 
-    A word of which the vocabulary knows half of the letters, as Łódź, is not foreign.
+    A word of which the vocabulary knows half of the letters, as Señor, is not foreign.
     """
     runs: list[tuple[int, int]] = []
     for kind, group in groupby(range(len(text)), lambda place: _kind(text[place])):
@@ -97,9 +96,10 @@ def _kind(character: str) -> str:
     return "word" if category[0] in "LM" else "symbol" if category in ("So", "Sm") else ""
 
 
-@lru_cache(maxsize=1 << 14)
 def _lacks(vocab: Vocab, character: str) -> bool:
     """Whether the vocabulary spells a character in bytes, or not at all."""
+    if character.isascii() and character.isalnum():
+        return False
     # Twice: subword-nmt spells the end of a word differently. SentencePiece may put a token for a space in front.
     ids = [id for id in vocab.encode(character * 2) if vocab.token(id) != "▁"]
     return bool(ids) and all(id == UNK or _BYTE.fullmatch(vocab.token(id)) is not None for id in ids)

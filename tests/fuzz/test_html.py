@@ -12,8 +12,8 @@ from lath.text.html import translate_html
 
 BITS = re.split(
     r"\s",
-    "< > / ! -- [ <p <b> </b> </p> <i> </i> \" ' = a B c? &amp; &# x; &lt; <script> </script <![CDATA[ ]]> <!DOCTYPE <? "
-    "<svg> <table> <td> </td> <![if <textarea> <select> <!- <template> <x0> </x0> <x0/> &lt;x0&gt; <code> </code> "
+    "< > / ! -- [ <p <b> </b> </p> <i> </i> \" ' = a B c? &amp; &# x; &lt; <script> </script <![CDATA[ ]]> <!DOCTYPE "
+    "<? <svg> <table> <td> </td> <![if <textarea> <select> <!- <template> <x0> </x0> <x0/> &lt;x0&gt; <code> </code> "
     "</title <img/alt= alt title= translate=no <li> </ul> <br/> ?> Wort",
 )
 BITS += [" ", "\n", "\0", "\N{NO-BREAK SPACE}", "\ud800", "ſ"]
