@@ -3,7 +3,7 @@
     translate_html("<p>Guten <b>Morgen</b>, Welt</p>", mt.translate)  ->  "<p>Good <b>morning</b>, world</p>"
 
 Text between two block tags is one text: its inline tags are sent along as `<x0>`, `</x0>` and `<x1/>`. If they do not
-come back once each and nested as before, the stretches of text between the tags are translated one by one instead.
+come back once each, nested as before and around text as before, the stretches between them are translated one by one.
 docs/adr/0014-html.md says why no tree is built.
 """
 
@@ -88,7 +88,8 @@ def _write(raws: list[str], units: Sequence[_Unit], results: Sequence[str]) -> l
     for unit, result in zip(units, results, strict=True):
         core = _core(unit.text)
         nesting = _nesting(core)
-        if unit.tags and (nesting is None or len(nesting) != len(unit.tags) or _nesting(result) != nesting):
+        same = nesting is not None and len(nesting) == len(unit.tags) and _nesting(result) == nesting
+        if unit.tags and not (same and _emptied(core) == _emptied(result)):
             broken.append(unit)
         elif result != core:
             before, after = unit.text.split(unit.text.strip(), 1)
@@ -110,6 +111,11 @@ def _nesting(text: str) -> list[tuple[str, str]] | None:
         if tag.strip("<>").startswith("x") and not tag.endswith("/>"):
             inside.append(number)
     return sorted(found) if inside == [""] else None
+
+
+def _emptied(text: str) -> set[str]:
+    """Elements without text; one that lost its text lost a part of the sentence."""
+    return set(re.findall(r"<x(\d+)>\s*</x\1>", text))
 
 
 def _core(text: str) -> str:

@@ -32,6 +32,7 @@ FAKES: dict[str, Fake] = {
     "shuffled": shuffled_groups,
     "without tags": lambda text: TAGS.sub("", text),
     "tags twice": lambda text: text + " " + text,
+    "moved out": lambda text: "Ja " + re.sub(r"(<x\d+>)([^<]*)(</x\d+>)", r"\2\1\3", text),
     "tags first": lambda text: "".join(TAGS.findall(text)) + TAGS.sub("", text),
     "one more tag": lambda text: f"<x0/>{text}<b>",
     "empty": lambda text: "",
@@ -84,6 +85,7 @@ def test_what_is_translated(html: str, texts: list[str]) -> None:
         ("a &lt; b&nbsp;&amp; c", "capitals", "A &lt; B\N{NO-BREAK SPACE}&amp; C"),
         ("a <b class=x>b</b> <i>c d</i>", "shuffled", "<i>c d</i> <b class=x>b</b>a "),
         ("a <b>b</b> <i>c d</i>", "without tags", "a <b>b</b> <i>c d</i>"),
+        ("a <b>b</b> <i></i>", "moved out", "Ja a <b>Ja b</b> <i></i>"),  # an element must keep its text
         ("a <b>b</b> <i>c d</i>", "reversed", "a <b>b</b> <i>d c</i>"),  # would leave </i> before <i>
         ("<img alt=Hund> <a title='&lt;i&gt;'>x y</a>", "reversed", "<img alt=Hund> <a title='&lt;i&gt;'>y x</a>"),
         ("<img alt='a \"b\"' title=c>", "capitals", '<img alt="A &quot;B&quot;" title="C">'),
