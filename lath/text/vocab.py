@@ -56,7 +56,7 @@ class Vocab(Protocol):
         """The ids of many lines; faster than line by line."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of any sequence of ids; special tokens and invalid ids are skipped."""
+        """The text of any sequence of ids; special tokens, invalid ids and bytes that are not UTF-8 are skipped."""
 
     def token(self, id: int) -> str:
         """A readable form of one id."""
@@ -95,7 +95,8 @@ class SentencePieceVocab:
 
     def decode(self, ids: Sequence[int]) -> str:
         first, size = len(SPECIALS), self.size
-        return str(self._processor.decode([id for id in map(int, ids) if first <= id < size]))
+        text = str(self._processor.decode([id for id in map(int, ids) if first <= id < size]))
+        return text.replace("\N{REPLACEMENT CHARACTER}", "")  # stands for each byte that is not UTF-8
 
     def token(self, id: int) -> str:
         return str(self._processor.id_to_piece(int(id)))

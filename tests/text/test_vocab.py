@@ -147,10 +147,11 @@ def test_any_ids_decode(pieces: SentencePieceVocab, units: SubwordNmtVocab, ids:
     pieces.decode(ids).encode("utf-8")
 
 
-def test_broken_bytes_show_as_such(pieces: SentencePieceVocab) -> None:
+def test_broken_bytes_leave_no_trace(pieces: SentencePieceVocab) -> None:
     first_byte = pieces.encode("😀")[1]
     assert pieces.token(first_byte) == "<0xF0>"
-    assert pieces.decode([first_byte]) == "\ufffd"
+    assert pieces.decode([first_byte]) == ""
+    assert pieces.decode([*pieces.encode("der"), first_byte, *pieces.encode("😀")]) == "der 😀"
 
 
 def test_the_same_text_gives_the_same_bytes(pieces: SentencePieceVocab) -> None:
