@@ -152,11 +152,13 @@ def _replaced(text: str, start: int, end: int, stand_ins: list[tuple[Span, str]]
 
     def join(outputs: list[str]) -> str | None:
         output = outputs[0]
-        if any(len(_alone(word).findall(output)) != 1 for word in originals):
+        if any(_count(word, output) != 1 for word in originals):
             return None
-        for word, (left, original, right) in originals.items():
-            before, after = _alone(word).split(output)
-            output = before.removesuffix(left) + original + after.removeprefix(right)
+        if originals:  # all in one go: what one stands for must not change where the next begins
+            patterns = (
+                f"{left and ' ?'}{_alone(word)}{right and ' ?'}" for word, (left, _, right) in originals.items()
+            )
+            output = re.sub("|".join(patterns), lambda match: originals[match[0].strip()][1], output)
         output = text[:start] + output + text[end:]
         return output if all(_count(it, output) == _count(it, text) for it in protected) else None
 
@@ -180,15 +182,15 @@ def _written(
     return written + text[start:end], originals
 
 
-def _alone(string: str) -> re.Pattern[str]:
-    """Finds a string that is not part of a longer word or number."""
+def _alone(string: str) -> str:
+    """An expression for a string that is not part of a longer word or number."""
     before = r"(?<!\w)(?<!\d[.,:])" if string[0].isalnum() else ""
     after = r"(?!\w|[.,:]\d)" if string[-1].isalnum() else ""
-    return re.compile(before + re.escape(string) + after)
+    return before + re.escape(string) + after
 
 
 def _count(string: str, text: str) -> int:
-    return len(_alone(string).findall(text))
+    return len(re.findall(_alone(string), text))
 
 
 def _in_parts(text: str, groups: list[Span]) -> Attempt:
