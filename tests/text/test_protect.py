@@ -170,6 +170,16 @@ def test_a_placeholder_of_the_vocabulary_comes_first() -> None:
     assert first.join(["⟦0⟧ far ⟦1⟧!"]) == "5 km<b>far</b>!"
 
 
+@pytest.mark.parametrize("text", ["Guten Morgen.", "Es sind 30 Leute.", "Hallo {x}, komm."])
+def test_a_placeholder_that_the_model_invents_is_left_out(text: str) -> None:
+    *first, last = attempts(text, find_spans(text), ["⟦0⟧", "⟦1⟧"])
+    for attempt in first:
+        (source,) = attempt.texts
+        assert attempt.join([source]) == text
+        assert attempt.join([source + " ⟦1⟧"]) is None
+    assert last.join(["a ⟦1⟧ b" for _ in last.texts]).count("a b") == len(last.texts)  # type: ignore[union-attr]
+
+
 def test_whole_numbers_are_first_left_to_the_model() -> None:
     text = "Im Jahr 2021 kamen 30 Leute."
     tried = attempts(text, find_spans(text))
