@@ -55,3 +55,11 @@ def test_splitting() -> None:
     told = last_line("benchmarks/split.py", "de", "docs/runs/splitter/hard.de.txt", "--repeats", 1)
     scores = {row["splitter"]: row["f1"] for row in told["rows"]}
     assert scores["lath (sentencex, corrected)"] > scores["sentencex"] > 0.9
+
+
+@pytest.mark.parametrize("files", [(), ("demo/tatoeba.valid.de",)])
+def test_protecting(files: tuple[str, ...]) -> None:
+    result = last_line("benchmarks/protect.py", "de-en", *files, "--texts", 4)
+    assert (result["texts"], result["wrong"]) == (4, 0)
+    assert result["ratio"] > 0
+    assert result["tokens"] > 1

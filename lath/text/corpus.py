@@ -261,7 +261,8 @@ def read_data_info(directory: Path) -> DataInfo:
             target_vocab_size=int(tree["target_vocab_size"]),
             splits={split: SplitCounts(**counts) for split, counts in tree["splits"].items()},
             data=settings_from_tree(DataSettings, tree["data"], f"{path}: data"),
-            vocab=settings_from_tree(VocabSettings, tree["vocab"], f"{path}: vocab"),
+            # lath 0.1 had no placeholders.
+            vocab=settings_from_tree(VocabSettings, {"placeholders": 0, **tree["vocab"]}, f"{path}: vocab"),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise _foreign(path, f"{type(error).__name__}: {error}") from None

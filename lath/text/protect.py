@@ -105,7 +105,8 @@ def attempts(text: str, spans: Sequence[Span], placeholders: Sequence[str] = ())
     placeholder of the vocabulary, or a name or number if it has none. Then the text is translated in parts.
     """
     groups = _grouped(text, spans)
-    parts = _in_parts(text, groups)
+    invented = [word for word in placeholders if word not in text]
+    parts = _in_parts(text, groups, invented)
     if not parts.texts:
         return [parts]
     start, end, inner = _without_edges(text, groups)
@@ -115,10 +116,10 @@ def attempts(text: str, spans: Sequence[Span], placeholders: Sequence[str] = ())
         named["number"] = named["other"]
     stand_ins = [next(named["number" if group.kind == "number" else "other"], "") for group in inner]
     whole = all(string.isdigit() for string in protected)  # a model often writes dates and fractions in its own manner
-    tries = [_replaced(text, start, end, [], protected)] if whole and inner else []
+    tries: list[list[tuple[Span, str]]] = [[]] if whole and inner else []
     if all(stand_ins):
-        tries.append(_replaced(text, start, end, list(zip(inner, stand_ins, strict=True)), protected))
-    return [*tries, parts]
+        tries.append(list(zip(inner, stand_ins, strict=True)))
+    return [*(_replaced(text, start, end, pairs, protected, invented) for pairs in tries), parts]
 
 
 def _grouped(text: str, spans: Iterable[Span]) -> list[Span]:
@@ -146,18 +147,24 @@ def _without_edges(text: str, groups: list[Span]) -> tuple[int, int, list[Span]]
     return start + len(body) - len(body.lstrip()), end - len(body) + len(body.rstrip()), groups
 
 
-def _replaced(text: str, start: int, end: int, stand_ins: list[tuple[Span, str]], protected: set[str]) -> Attempt:
-    """Text[start:end] with stand-ins for some of it."""
+def _replaced(
+    text: str, start: int, end: int, stand_ins: list[tuple[Span, str]], protected: set[str], invented: list[str]
+) -> Attempt:
+    """Text[start:end] with stand-ins for some of it; other placeholders must not be in the translation."""
     written, originals = _written(text, start, end, stand_ins)
 
     def join(outputs: list[str]) -> str | None:
         output = outputs[0]
-        if any(len(_alone(word).findall(output)) != 1 for word in originals):
+        if any(_count(word, output) != 1 for word in originals):
             return None
-        for word, (left, original, right) in originals.items():
-            before, after = _alone(word).split(output)
-            output = before.removesuffix(left) + original + after.removeprefix(right)
+        if originals:  # all in one go: what one stands for must not change where the next begins
+            patterns = (
+                f"{left and ' ?'}{_alone(word)}{right and ' ?'}" for word, (left, _, right) in originals.items()
+            )
+            output = re.sub("|".join(patterns), lambda match: originals[match[0].strip()][1], output)
         output = text[:start] + output + text[end:]
+        if any(word in output for word in invented):
+            return None
         return output if all(_count(it, output) == _count(it, text) for it in protected) else None
 
     return Attempt([written], join)
@@ -180,19 +187,19 @@ def _written(
     return written + text[start:end], originals
 
 
-def _alone(string: str) -> re.Pattern[str]:
-    """Finds a string that is not part of a longer word or number."""
+def _alone(string: str) -> str:
+    """An expression for a string that is not part of a longer word or number."""
     before = r"(?<!\w)(?<!\d[.,:])" if string[0].isalnum() else ""
     after = r"(?!\w|[.,:]\d)" if string[-1].isalnum() else ""
-    return re.compile(before + re.escape(string) + after)
+    return before + re.escape(string) + after
 
 
 def _count(string: str, text: str) -> int:
-    return len(_alone(string).findall(text))
+    return len(re.findall(_alone(string), text))
 
 
-def _in_parts(text: str, groups: list[Span]) -> Attempt:
-    """The text around the groups, part by part; what has no letters or digits is kept."""
+def _in_parts(text: str, groups: list[Span], invented: list[str]) -> Attempt:
+    """The text around the groups, part by part, what has no letters or digits kept, invented placeholders left out."""
     places = [0, *(place for group in groups for place in group[:2]), len(text)]
     pieces = [text[start:end] for start, end in pairwise(places)]  # every other one is protected
     texts: list[str] = []
@@ -208,6 +215,9 @@ def _in_parts(text: str, groups: list[Span]) -> Attempt:
         template += [piece[: words.start()], None, piece[stop:]]
 
     def join(outputs: list[str]) -> str:
+        if invented:
+            stray = re.compile(" ?(?:" + "|".join(map(re.escape, invented)) + ")")
+            outputs = [stray.sub("", output) for output in outputs]
         translated = iter(_as_fragment(*pair) for pair in zip(texts, outputs, strict=True))
         return "".join(next(translated) if piece is None else piece for piece in template)
 

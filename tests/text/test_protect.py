@@ -95,8 +95,8 @@ def test_kinds(string: str, kind: str) -> None:
     assert (span.start, span.end, span.kind) == (3, 3 + len(string), kind)
 
 
-PARTS = ["Hallo", "max@x.de", "https://x.de/a", "{name}", " ", ", ", ".", "😀", "<b>", "</b>", "5 km", "24.12.2023", "Osaka",
-         "253", "(", ")", "`x`", "Wort", "\n", "é", "'"]  # fmt: skip
+PARTS = ["Hallo", "max@x.de", "https://x.de/a", "{name}", " ", ", ", ".", "😀", "<b>", "</b>", "5 km", "24.12.2023",
+         "Osaka", "253", "(", ")", "`x`", "Wort", "\n", "é", "'", "@x1"]  # fmt: skip
 TEXTS = st.lists(st.sampled_from(PARTS), max_size=12).map("".join) | st.text(max_size=30)
 
 
@@ -133,7 +133,7 @@ def test_whatever_the_model_writes_nothing_is_lost_or_doubled(text: str, seed: i
 
 def written_badly(source: str, draw: random.Random) -> str:
     words = [word for word in source.split() for _ in range(draw.choice([0, 1, 1, 1, 1, 2]))]
-    return " ".join(words if draw.random() < 0.7 else draw.sample(words, len(words)))
+    return draw.choice(["  ", " ", ",", "."]).join(words if draw.random() < 0.7 else draw.sample(words, len(words)))
 
 
 def only(tried: list[Attempt], number: int) -> tuple[list[str], Attempt]:
@@ -150,6 +150,14 @@ def test_a_stand_in_takes_the_place_of_a_span() -> None:
         assert first.join([bad]) is None, bad
 
 
+def test_what_a_stand_in_stands_for_does_not_hide_the_next() -> None:
+    text = "Hallo @x1 und 7 km."
+    texts, first = only(attempts(text, find_spans(text)), 0)
+    assert texts == ["Hallo Osaka und 253."]
+    assert first.join(["Hello Osaka and 253."]) == "Hello @x1 and 7 km."
+    assert first.join(["Hello Osaka,253."]) is None  # no place for a number: it would read as 1,7
+
+
 def test_stand_ins_that_the_text_has_are_not_used_and_numbers_get_numbers() -> None:
     text = "Osaka liegt 5 km von {x}."
     assert attempts(text, find_spans(text))[0].texts == ["Osaka liegt 253 von Taro."]
@@ -160,6 +168,16 @@ def test_a_placeholder_of_the_vocabulary_comes_first() -> None:
     texts, first = only(attempts(text, find_spans(text), ["⟦0⟧", "⟦1⟧"]), 0)
     assert texts == ["⟦0⟧ weit ⟦1⟧!"]
     assert first.join(["⟦0⟧ far ⟦1⟧!"]) == "5 km<b>far</b>!"
+
+
+@pytest.mark.parametrize("text", ["Guten Morgen.", "Es sind 30 Leute.", "Hallo {x}, komm."])
+def test_a_placeholder_that_the_model_invents_is_left_out(text: str) -> None:
+    *first, last = attempts(text, find_spans(text), ["⟦0⟧", "⟦1⟧"])
+    for attempt in first:
+        (source,) = attempt.texts
+        assert attempt.join([source]) == text
+        assert attempt.join([source + " ⟦1⟧"]) is None
+    assert last.join(["a ⟦1⟧ b" for _ in last.texts]).count("a b") == len(last.texts)  # type: ignore[union-attr]
 
 
 def test_whole_numbers_are_first_left_to_the_model() -> None:
