@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from lath import __version__
 from lath.config import (
     AUTO,
+    FORMATS,
     BenchSettings,
     CompressSettings,
     EvaluateSettings,
@@ -213,7 +214,7 @@ def _add_translate(verbs: Any) -> None:
         "--format",
         choices=FORMATS,
         default=FORMATS[0],
-        help=f"html keeps the markup; it needs the extra html {DEFAULT}",
+        help=f"html translates the text between tags {DEFAULT}",
     )
     _add_threads(translate)
     _add_device(translate)

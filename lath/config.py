@@ -23,6 +23,8 @@ from typing import Any, Literal, TypedDict, TypeVar
 from lath.errors import UserError, did_you_mean, shown
 
 Kind = Literal["AT", "CMLM", "LAT"]
+FORMATS = ("text", "html")
+"""What a text to translate may be; plain text by default."""
 
 
 @dataclass(frozen=True)
@@ -216,8 +218,8 @@ class DecodeSettings:
     shortlist: bool = False
     """Choose only among tokens that are likely for the source (on a CPU): faster, needs `lath shortlist`."""
     batch_sentences: int = 0
-    """Sentences decoded side by side; 0 takes what suits the device. In fp32 and int8 the output does not depend on it;
-    in fp16 and bf16 near-ties may."""
+    """Sentences decoded side by side (on a CPU fewer long ones); 0 takes what suits the device. In fp32 and int8 the
+    output does not depend on it; in fp16 and bf16 near-ties may."""
 
     @property
     def merge_rules(self) -> MergeRules:

@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -111,7 +111,7 @@ def suitable_batch(device: torch.device, length_candidates: int) -> int:
 def idle_threads() -> int:
     """Threads for one decode: torch's own choice, less the cores that others keep busy at this moment; at least 1.
 
-    Threads of one product wait for each other, so two of them beside a busy neighbour take several times as long as one.
+    Threads of one product wait for each other: beside a busy neighbour two take several times as long as one.
     """
     own = torch.get_num_threads()
     try:
@@ -122,6 +122,21 @@ def idle_threads() -> int:
         return own
     others = running - sum(task.rpartition(")")[2].split()[0] == "R" for task in tasks)
     return max(1, min(own, (os.cpu_count() or own) - max(others, 0)))
+
+
+LONG = 32
+"""Tokens above which fewer sentences share a batch on a CPU: they would need more memory and be no faster."""
+
+
+def cut_batches(lengths: Sequence[int], most: int, device: torch.device) -> Iterator[range]:
+    """Batches of sentences sorted by length, shortest first, as ranges of their places."""
+    start = 0
+    while start < len(lengths):
+        stop = min(start + most, len(lengths))
+        while device.type == "cpu" and stop > start + 1 and (stop - start) * lengths[stop - 1] > most * LONG:
+            stop -= 1
+        yield range(start, stop)
+        start = stop
 
 
 @contextlib.contextmanager

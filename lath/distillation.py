@@ -130,7 +130,7 @@ def _write_shards(
         shard = shards / _shard_name(number, chunk)
         if number % world.size == world.rank and not shard.exists():
             with whole_file(shard) as partial, partial.open("w", encoding="utf-8", newline="\n") as stream:
-                for hypothesis in translator.hypotheses(chunk, **options):
+                for hypothesis in translator.hypotheses(chunk, split=False, **options):
                     stream.write(hypothesis.text + "\n")
                     bar.advance()
         else:

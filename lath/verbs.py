@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -171,8 +170,9 @@ def _translations(
 
     chunk = world.size * READ_AHEAD * translator.settings(**options).batch_sentences
     if not is_live(source):
-        work = functools.partial(translator.translate, split=split, **options)
-        return share_stream(world, read_lines(source), work, chunk)
+        return share_stream(
+            world, read_lines(source), lambda lines: translator.translate(lines, split=split, **options), chunk
+        )
     if world.size > 1:
         raise UserError("several ranks cannot read a pipe; give a text file")
     arrived = _prompted(read_as_it_comes(source, chunk), translator)
@@ -245,7 +245,7 @@ def run_show(arguments: argparse.Namespace) -> None:
     from lath.translator import load
 
     translator = load(path, arguments.device, arguments.precision)
-    hypothesis = next(translator.hypotheses([arguments.sentence], trace=True, **options))
+    hypothesis = next(translator.hypotheses([arguments.sentence], trace=True, split=False, **options))
     print(explain(hypothesis, translator.target_vocab))
 
 

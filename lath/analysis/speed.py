@@ -56,7 +56,7 @@ class Row:
     def translate(self, lines: Sequence[str], batch: int) -> list[str]:
         """Text to text."""
         options: DecodeOptions = {**self.overrides, "batch_sentences": batch}
-        return self.translator.translate(lines, **options)
+        return self.translator.translate(lines, split=False, **options)
 
 
 @dataclass

@@ -29,12 +29,12 @@ from safetensors.torch import load_file, save_file
 from toy import ambiguous_pairs, toy_recipe
 
 from lath.config import DecodeOptions, DecodeSettings, NetworkSettings
+from lath.engine.export import export
+from lath.engine.shortlist import add_shortlist
 from lath.errors import UserError
 from lath.model.compress import compress
 from lath.model.directory import CONFIG, SHORTLIST, WEIGHTS, ModelInfo, load_model, save_model
-from lath.engine.export import export
 from lath.model.network import build_model
-from lath.engine.shortlist import add_shortlist
 from lath.model.storage import CODED, FULL, SCALE, SMALLER
 from lath.text.corpus import prepare
 from lath.text.vocab import load_vocabs
