@@ -257,15 +257,18 @@ class Translator:
         self, stream: Iterator[str], settings: DecodeSettings, trace: bool, split: bool
     ) -> Iterator[Hypothesis]:
         while lines := list(itertools.islice(stream, READ_AHEAD * settings.batch_sentences)):
-            for hypothesis in self._texts(lines, settings, trace, split):
+            for hypothesis in self._texts([line.rstrip("\r\n") for line in lines], settings, trace, split):
                 # A line break within an item would break the file that the lines go to.
                 yield replace(hypothesis, text=one_line(hypothesis.text))
 
     def _texts(self, texts: list[str], settings: DecodeSettings, trace: bool, split: bool) -> list[Hypothesis]:
         """Whole texts: laid out as sentences, translated, and put together again."""
         if not split:
-            return self._units(texts, settings, trace)
-        laid_out = [split_text(text, self.info.source_language) for text in texts]
+            units = self._units(texts, settings, trace)
+            return [self._without_invented(unit, text) for unit, text in zip(units, texts, strict=True)]
+        # A lone surrogate (from a broken file name or JSON) is no text, and cannot be written.
+        whole = [text.encode("utf-8", "replace").decode() for text in texts]
+        laid_out = [split_text(text, self.info.source_language) for text in whole]
         sentences = [span.text for spans in laid_out for span in spans if span.sentence]
         found = iter(self._sentences(sentences, settings, trace))
         results = []
@@ -289,6 +292,12 @@ class Translator:
                 if (text := attempt.join([part.text for part in parts])) is not None:
                     done[index] = replace(_together(text, parts), copied=plans[index].copied)
         raise AssertionError("unreachable")
+
+    def _without_invented(self, unit: Hypothesis, source: str) -> Hypothesis:
+        """The same without placeholders that the source has not."""
+        invented = [word for word in self.target_vocab.placeholders if word in unit.text and word not in source]
+        words = (word for word in unit.text.split() if word not in invented)
+        return replace(unit, text=" ".join(words)) if invented else unit
 
     def _units(self, lines: list[str], settings: DecodeSettings, trace: bool) -> list[Hypothesis]:
         """What the model translates in one piece each, cut only where it is too long."""

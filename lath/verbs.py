@@ -169,12 +169,12 @@ def _translations(
     from lath.translator import READ_AHEAD
 
     chunk = world.size * READ_AHEAD * translator.settings(**options).batch_sentences
+    if world.size > 1 and (source == STANDARD_INPUT or is_live(source)):
+        raise UserError("several ranks cannot read standard input; give a text file")
     if not is_live(source):
         return share_stream(
             world, read_lines(source), lambda lines: translator.translate(lines, split=split, **options), chunk
         )
-    if world.size > 1:
-        raise UserError("several ranks cannot read a pipe; give a text file")
     arrived = _prompted(read_as_it_comes(source, chunk), translator)
     return (text for lines in arrived for text in translator.translate(lines, split=split, **options))
 

@@ -137,6 +137,7 @@ REFUSALS = {
     "[train]\nadam_beta2 = 1.5": "train: adam_beta1 and adam_beta2 must be at least 0 and below 1, "
     "adam_epsilon above 0 and at most 1",
     "[train]\nclip_norm = -1": "train: clip_norm must be 0 to 1e9",
+    "[decode]\nlength_penalty = 11": "decode: length_penalty must be -10 to 10",
     "[decode]\nlength_penalty = nan": "decode: length_penalty: nan is out of range; give a finite number up to 2^62",
     "[network]\nencoder_layers = 1000000000": "network: layers must be at most 100, "
     "width, feedforward and max_positions at most 65536",

@@ -34,6 +34,9 @@ _ODD = re.compile(r"[\s\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 # On quotation marks without a partner it is quadratic, so it sees at most so many characters at once.
 _PIECE = 4000
 
+# The library leaves some of these alone behind a sentence.
+_CLOSING = "\"'”“’‘»«›‹)]"
+
 # The corrections, by language. An ordinal number behind an article ends no sentence ("im 21. Jahrhundert"); and these
 # words end sentences, though the library has them as abbreviations (Maine, Michigan, Magister, Illinois).
 _NO_ENDS = {"de": re.compile(r"\b(?i:am|beim|das|dem|den|der|des|die|im|vom|zum|zur) \d\d?\. +")}
@@ -111,6 +114,7 @@ def _ends(text: str, language: str) -> list[int]:
         found = [start + b["end_index"] for b in get_sentence_boundaries(language, plain[start : start + _PIECE])]
         ends.update(found[:-1])  # the last one is the end of the piece; what it cuts is looked at again
         start = found[-2] if len(found) > 1 and start + _PIECE < len(plain) else start + _PIECE
+    ends -= {end for end in ends if end < len(text) and text[end] in _CLOSING and not text[end - 1].isspace()}
     if language in _NO_ENDS:
         ends.difference_update(match.end() for match in _NO_ENDS[language].finditer(plain))
     if language in _MORE_ENDS:
