@@ -23,5 +23,5 @@ def write_random_model(directory: Path, vocab: Vocab, network: NetworkSettings, 
             if name.endswith(("output.weight", "narrow.weight")):
                 parameter.mul_(0.05)  # layers hardly change what runs through them: token and position
         model.body.target_positions.weight[tokens:] = 10 * model.body.output_table.weight[EOS]
-    info = ModelInfo(network, DecodeSettings(), "xx", "yy", vocab.size, vocab.size, True, network.max_positions - 2, 0)
+    info = ModelInfo(network, DecodeSettings(), "xx", "yy", vocab.size, vocab.size, True, network.max_positions - 3, 0)
     save_model(directory, model.state_dict(), info, (vocab, vocab))

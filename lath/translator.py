@@ -62,8 +62,8 @@ class Hypothesis:
 
     text: str
     score: float
-    """Mean log-probability of its tokens (AT: divided by the length penalty); 0 for a blank line, minus infinity for
-    an empty translation of another (CMLM, LAT); `files.json_line` writes null for it."""
+    """Mean log-probability of its tokens (AT: divided by the length penalty); 0 for a blank line, minus infinity if
+    the translation of a sentence is empty (CMLM, LAT); `files.json_line` writes null for it."""
     iterations: int
     """Passes of the decoder (AT: tokens written)."""
     fragments: int = 1
