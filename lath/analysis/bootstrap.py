@@ -42,7 +42,7 @@ def gather_statistics(
     metrics_of: Callable[[Sequence[str]], dict[str, Metric]],
     advance: Callable[[int], None],
 ) -> tuple[dict[str, Metric], list[list[Figures]]]:
-    """For each system and metric the statistics of each line, and the metrics; `metrics_of` makes them of references."""
+    """The metrics, and for each system and metric the statistics of each line; `metrics_of` takes references."""
     blocks: list[list[list[Figures]]] = [[] for _ in systems]
     for start in range(0, len(references), LINES):
         metrics = metrics_of(references[start : start + LINES])
@@ -108,8 +108,3 @@ def _tested(scores: Figures, first: Figures | None, difference: float) -> Tested
     apart = np.abs(scores - first)
     above = int(np.sum(apart - apart.mean() > difference))
     return Tested(mean, margin, (above + 1) / (len(scores) + 1), scores)
-
-
-def quantiles(figures: Figures, shares: Sequence[float]) -> list[float]:
-    """The values that each share of the figures does not exceed."""
-    return [float(value) for value in np.quantile(figures, shares)]

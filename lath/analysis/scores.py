@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lath.analysis.bootstrap import Figures, gather_statistics, quantiles, resample, sacrebleu_seed, total_score
+from lath.analysis.bootstrap import Figures, gather_statistics, resample, sacrebleu_seed, total_score
 from lath.config import EvaluateSettings
 from lath.errors import UserError
 from lath.progress import Bar
@@ -88,8 +88,8 @@ class Measured:
 
     def gain_over(self, other: Measured) -> tuple[float, float]:
         """The 95 % interval of how far this system's BLEU is above the other's; sacrebleu's is that of one system."""
-        low, high = quantiles(self.bleu_samples - other.bleu_samples, [0.025, 0.975])
-        return low, high
+        low, high = np.quantile(self.bleu_samples - other.bleu_samples, [0.025, 0.975])
+        return float(low), float(high)
 
 
 def evaluate(
@@ -145,7 +145,9 @@ def measure(
             signature.update("bs", samples)
     measured = []
     for number, (lines, found) in enumerate(zip(systems, statistics, strict=True)):
-        scores = [Score(name, value, str(signatures[name])) for name, value in zip(metrics, values[number], strict=True)]
+        scores = [
+            Score(name, value, str(signatures[name])) for name, value in zip(metrics, values[number], strict=True)
+        ]
         if samples:
             scores = [
                 replace(score, mean=test.mean, margin=test.margin, p_value=test.p_value)
