@@ -2,7 +2,7 @@
 
 analyse(Path("test.en"), ["AT=teacher.en", "LAT-4=runs/lat/model@iterations=4"], Path("out"), source=Path("test.de"))
 
-OUT then holds analysis.json, analysis.md, plots/*.svg and *.png, and the translations of the models, which the next call
+OUT then holds analysis.json, analysis.md, plots (SVG and PNG) and the translations of the models, which the next call
 uses again. docs/analysis.md says what each table shows.
 """
 

@@ -14,8 +14,6 @@ from lath.analysis.plots import MARKERS, frontier, new_figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SVG = {"svg.fonttype": "none", "svg.hashsalt": "lath"}
-"""Text stays text, and the same figures give the same file."""
 DOTS = 150
 """Per inch, of a PNG."""
 
@@ -46,7 +44,7 @@ def _plot(name: str, title: str, draw: Callable[[Axes], None]) -> Plot:
     if axes.get_legend_handles_labels()[0]:
         figure.legend(loc="outside right upper", fontsize="small")
     svg, png = io.StringIO(), io.BytesIO()
-    with rc_context(SVG):
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "lath"}):  # text as text; no random ids
         figure.savefig(svg, format="svg", metadata={"Date": None})
     figure.savefig(png, format="png", dpi=DOTS)
     return Plot(name, title, svg.getvalue(), png.getvalue())
