@@ -245,7 +245,7 @@ def _add_evaluate(verbs: Any) -> None:
 def _add_analyse(verbs: Any) -> None:
     """The verb that makes the paper's tables and figures."""
     analyse = _verb(verbs, "analyse", run_analyse, "Make the paper's tables and figures.",
-                    "lath analyse test.en AT=at.en LAT=runs/lat/model@iterations=4 --source test.de --out out")  # fmt: skip
+                    "lath analyse test.en AT=at.en LAT=de-en@iterations=4 --source test.de --out report")  # fmt: skip
     analyse.add_argument("reference", type=Path, help="reference translations")
     analyse.add_argument(
         "systems",

@@ -215,7 +215,7 @@ def lengths_table(traced: Sequence[Traced], tokenised: bool) -> Table:
                "by 10 % at most %": 1, "BLEU": 2, "BLEU, oracle length": 2, "gain": 2}  # fmt: skip
     note = (
         "The length of the first decoder input, less extra positions, against the tokens of the reference; with "
-        "several candidates that of the winner. Oracle: decoded again with the reference's length as the only candidate. "
+        "several candidates that of the winner. Oracle: decoded again with the reference's length alone. "
         "Lines in one fragment."
     )
     return _table("lengths", "Predicted length and oracle length", columns, rows, note)
