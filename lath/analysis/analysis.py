@@ -169,9 +169,9 @@ class Analysis:
 
 
 def _system_tree(system: System) -> dict[str, Any]:
-    kept = {name: value for name, value in vars(system).items() if name != "texts"}
     tree = dataclasses.asdict(dataclasses.replace(system, texts=[]))
-    return {name: tree[name] for name in kept}
+    del tree["texts"]  # in the file that `path` names
+    return tree
 
 
 def finite(value: Any) -> Any:
