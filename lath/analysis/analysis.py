@@ -17,6 +17,8 @@ from lath.analysis.scores import SystemScores
 from lath.decoding.results import Pass
 
 FORMAT = 1
+TRACE_DIGITS = 4
+"""Decimals of the log-probabilities in traces, which would fill megabytes."""
 Cell = str | float | None
 """Of a table; None is a figure that does not exist."""
 
@@ -171,13 +173,17 @@ class Analysis:
 def _system_tree(system: System) -> dict[str, Any]:
     tree = dataclasses.asdict(dataclasses.replace(system, texts=[]))
     del tree["texts"]  # in the file that `path` names
-    return tree
+    return {**tree, "traces": finite(tree["traces"], TRACE_DIGITS)}
 
 
-def finite(value: Any) -> Any:
-    """The same tree with None for each number that JSON cannot hold."""
+def finite(value: Any, digits: int | None = None) -> Any:
+    """The same tree with None for each number that JSON cannot hold, the others rounded if `digits` is given."""
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return (value if digits is None else round(value, digits)) if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: finite(inner) for key, inner in value.items()}
-    return [finite(inner) for inner in value] if isinstance(value, Sequence) and not isinstance(value, str) else value
+        return {key: finite(inner, digits) for key, inner in value.items()}
+    return (
+        [finite(inner, digits) for inner in value]
+        if isinstance(value, Sequence) and not isinstance(value, str)
+        else value
+    )
