@@ -75,7 +75,7 @@ def distill_with(
         batch: int = settings.pop("batch_sentences")
         lines = count_lines(source)
         size = shard_lines or _begun_size(shards) or max(SHARD_LINES, READ_AHEAD * batch)
-        digest, precision = _fingerprint(model), translator.precision
+        digest, precision = fingerprint(model), translator.precision
         job = {"model": digest, "precision": precision, "settings": settings, "shard size": size}
         _create(shards, job)
         held.enter_context(locked(shards / JOB, f"{out}: the unfinished run in {shards}"))
@@ -163,7 +163,7 @@ def _check_job(shards: Path, job: dict[str, Any]) -> None:
         )
 
 
-def _fingerprint(model: Path) -> str:
+def fingerprint(model: Path) -> str:
     """A digest of all files that the translations of a model depend on."""
     digest = hashlib.sha256()
     own = (model / CONFIG, model / WEIGHTS)
