@@ -356,8 +356,8 @@ def test_systems_on_the_command_line(tmp_path: Path, toy_run: Runs) -> None:
     assert parse_system(str(odd)) == Asked(str(odd), odd, None)
     assert parse_system(f"B={odd}") == Asked("B", odd, None)
     model = toy_run("LAT") / "model"
-    assert parse_system(f"M={model}@iterations=2,stop_early=true") == Asked(
-        "M", model, {"iterations": 2, "stop_early": True}
+    assert parse_system(f"M={model}@iterations=2,rules=paper") == Asked(
+        "M", model, {"iterations": 2, "rules": "paper"}
     )  # fmt: skip
 
 
