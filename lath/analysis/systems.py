@@ -27,7 +27,7 @@ from lath.analysis.speed import Row, percentile, signature
 from lath.config import AUTO, AnalyseSettings, DecodeOptions, DecodeSettings, decode_options, to_tree
 from lath.decoding.decoder import PlainDecoder
 from lath.decoding.results import Decoded
-from lath.distillation import distill_with, fingerprint
+from lath.distillation import distill_with, fingerprint, identity
 from lath.errors import UserError
 from lath.files import whole_file
 from lath.model.bundled import find_model
@@ -106,7 +106,7 @@ class Loaded:
         return self.translator.settings(**self.options)
 
     def hypotheses(self, lines: Sequence[str], trace: bool = False) -> list[Hypothesis]:
-        """Line n of the result translates line n."""
+        """Line n of the result translates line n, as a whole: evaluation and training do not split lines."""
         found = self.translator.hypotheses(lines, trace=trace, split=False, **self.options)
         return list(watched(found, f"decoding with {self.name}", len(lines)))
 
@@ -131,14 +131,7 @@ def translate(system: Loaded, source: Path, folder: Path) -> Path:
     card = folder / f"{system.name}.json"
     with source.open("rb") as stream:
         text = hashlib.file_digest(stream, "sha256").hexdigest()
-    settings = to_tree(system.settings)
-    del settings["batch_sentences"]
-    job = {
-        "model": fingerprint(system.directory),
-        "precision": system.translator.precision,
-        "settings": settings,
-        "source": text,
-    }
+    job = {**identity(system.translator, system.directory, system.options), "source": text}
     if out.exists():
         if card.exists() and json.loads(card.read_text(encoding="utf-8")) == job:
             return out
@@ -186,7 +179,9 @@ def measure_latency(systems: Sequence[Loaded], source: Sequence[str], settings: 
         for turn in range(settings.repeats + 1):
             order.shuffle(work)
             for row, found in work:
-                took = [timed(row, [line]) for line in (lines if turn else lines[:WARM_UP])]
+                # The first turn warms up; on a GPU each new shape is recorded at its first use.
+                whole = turn or row.translator.engine == "recorded"
+                took = [timed(row, [line]) for line in (lines if whole else lines[:WARM_UP])]
                 found += [took] if turn else []
                 bar.advance()
     tokens = sum(pool.counts[number] for number in chosen) / len(chosen)
@@ -217,9 +212,7 @@ def trace(system: Loaded, source: Sequence[str], lines: Sequence[int]) -> list[T
     decode = system.translator.target_vocab.decode
     traces = []
     for line, found in zip(lines, system.hypotheses([source[line] for line in lines], trace=True), strict=True):
-        count = max(map(len, found.passes), default=0)
-        outputs = [[passes[min(turn, len(passes) - 1)].output for passes in found.passes] for turn in range(count)]
-        texts = [" ".join(decode(ids[1:-1]) for ids in parts) for parts in outputs]
+        texts = [" ".join(decode(one.output[1:-1]) for one in turn) for turn in zip(*found.passes, strict=True)]
         traces.append(Trace(line, found.text, found.score, found.passes, texts))
     return traces
 
@@ -233,7 +226,7 @@ def token_texts(traces: Sequence[Trace], vocab: Vocab) -> dict[int, str]:
 
 
 class KnownLengths:
-    """Decodes with the target length of each sentence given, by its source tokens; a `Decoder`."""
+    """Decodes with the target length of some sentences given, by their source tokens; a `Decoder`."""
 
     def __init__(self, model: Model, lengths: Mapping[tuple[int, ...], int]) -> None:
         """`lengths` count BOS and EOS; `decode.extra_length` is added."""
@@ -242,13 +235,15 @@ class KnownLengths:
     def decode(self, source: Tensor, settings: DecodeSettings, trace: bool = False) -> list[Decoded]:
         """Plain decoding, with one length."""
         model = copy.copy(self.model)
-        wanted = [self.lengths[tuple(id for id in row if id != PAD)] for row in source.tolist()]
+        wanted = [self.lengths.get(tuple(id for id in row if id != PAD)) for row in source.tolist()]
 
         def encode(source: Tensor) -> tuple[Memory, Tensor]:
             memory, scores = self.model.encode(source)  # type: ignore[misc]
-            known = torch.tensor(wanted, device=scores.device).clamp(max=scores.shape[1] - 1)
-            sure = torch.full_like(scores, -torch.inf)
-            return memory, sure.scatter(1, known[:, None], 0.0)
+            for row, length in enumerate(wanted):
+                if length is not None:
+                    scores[row] = -torch.inf
+                    scores[row, min(length, scores.shape[1] - 1)] = 0.0
+            return memory, scores
 
         model.encode = encode  # type: ignore[method-assign]
         one = dataclasses.replace(settings, length_candidates=1)

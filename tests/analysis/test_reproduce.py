@@ -245,10 +245,10 @@ def test_a_failing_step_ends_the_others(folder: Path) -> None:
 
 
 def test_a_task_is_killed_and_continues_to_the_report(folder: Path) -> None:
-    flags = (
-        "lath reproduce one-test --tasks tasks.toml --device cpu --jobs 2 --set lat*:decode.batch_sentences=4".split()
+    flags = shlex.split(
+        "reproduce one-test --tasks tasks.toml --device cpu --jobs 2 --set 'lat*:decode.extra_length=1'"
     )
-    command = [sys.executable, "-m", *flags]
+    command = [sys.executable, "-m", "lath", *flags]
     teacher, run = folder / "runs" / "one-test" / "teacher", folder / "runs" / "one-test"
     with subprocess.Popen([*command, "--set", "teacher:train.steps=100000"]) as first:
         until = time.monotonic() + 120
