@@ -34,9 +34,7 @@ def main() -> None:
     one_by_one = [" ".join(lines) for lines in chunks(single, arguments.sentences)]
     first, second = (lath.evaluate(texts, reference).bleu for texts in (one_by_one, joined))
     same = sum(one == other for one, other in zip(one_by_one, joined, strict=True))
-    print(
-        f"one by one {first}\njoined     {second}\ndifference {second.value - first.value:+.2f}, {same} paragraphs alike"
-    )
+    print(f"one by one {first}\njoined     {second}\ndifference {second.value - first.value:+.2f}, {same} paragraphs alike")
     print(json.dumps({"paragraphs": len(source), "one_by_one": first.value, "joined": second.value, "alike": same}))
 
 
