@@ -660,9 +660,9 @@ class ReproduceSettings:
     directory: str = ""
     """The run directory; empty: runs/TASK."""
     systems: str = ""
-    """The systems instead of the task's."""
+    """The systems instead of the task's, with commas between."""
     decode: str = ""
-    """The decodings instead of the task's."""
+    """The decodings instead of the task's, with commas between."""
     jobs: int | None = None
     """Steps at the same time; None: as the task says."""
     device: str = AUTO

@@ -229,8 +229,7 @@ def run_analyse(arguments: argparse.Namespace) -> None:
 def run_reproduce(arguments: argparse.Namespace) -> None:
     """A task to all its models, and a report."""
     given = {field.name: getattr(arguments, field.name) for field in fields(ReproduceSettings)}
-    lists = {"systems": " ".join(arguments.systems), "decode": " ".join(arguments.decode)}
-    settings = ReproduceSettings(**{**given, **lists, "overrides": tuple(arguments.overrides)})
+    settings = ReproduceSettings(**{**given, "overrides": tuple(arguments.overrides)})
     from lath.analysis.reproduce import plan, read_task, reproduce, show_plan
 
     task = read_task(arguments.task, settings)

@@ -109,8 +109,11 @@ class System:
     """A model: its training text, its settings and its decodings."""
 
     text: Literal["raw", "distilled"] = "distilled"
+    """Human or distilled targets."""
     settings: str = ""
+    """SECTION.KEY=VALUE of its recipe."""
     decode: str = ""
+    """Names in [decodings]; a variant such as -k5 or -seed2 takes only those without a dash."""
 
 
 class Step(NamedTuple):
@@ -177,7 +180,6 @@ class Comparison:
         variant += f" train.seed={found['seed']}" * bool(found["seed"])
         if not variant:
             return system
-        # Only what the paper's tables and the seeds need: a variant decodes without further options.
         plain = " ".join(decoding for decoding in system.decode.split() if "-" not in decoding)
         return dataclasses.replace(system, settings=system.settings + variant, decode=plain)
 
@@ -228,7 +230,10 @@ def read_task(name: str, settings: ReproduceSettings) -> Comparison:
     values = {**tasks[tasks[name].get("like", name)], **tasks[name]}
     stored = settings_from_tree(Task, values, f"{path}: tasks.{name}")
     known = {key: settings_from_tree(System, value, f"{path}: systems.{key}") for key, value in tree["systems"].items()}
-    given = {key: value for key in ("systems", "decode", "jobs") if (value := getattr(settings, key))}
+    given: dict[str, Any] = {
+        key: value.replace(",", " ") for key in ("systems", "decode") if (value := getattr(settings, key))
+    }
+    given |= {"jobs": settings.jobs} if settings.jobs else {}
     overrides = shlex.join([*shlex.split(stored.settings), *settings.overrides])
     task = dataclasses.replace(stored, settings=overrides, **given)
     for decoding in task.decode.split():

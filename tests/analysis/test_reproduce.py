@@ -163,7 +163,7 @@ def test_a_published_comparison_keeps_its_commands(monkeypatch: pytest.MonkeyPat
 
 
 def test_students_come_after_their_teacher_and_others_do_not_wait(folder: Path) -> None:
-    of = toy(systems="lat-raw cmlm lat-k2")
+    of = toy(systems="lat-raw,cmlm,lat-k2")
     names = [name.removeprefix("runs/toy/") for name in made(plan(of))]
     assert names == [
         "raw", "teacher/model", "lat-raw/model", "train.txt", "valid.txt", "distilled", "cmlm/model", "lat-k2/model",
@@ -174,7 +174,7 @@ def test_students_come_after_their_teacher_and_others_do_not_wait(folder: Path) 
 
 
 def test_settings_are_for_all_systems_or_for_those_that_fit(folder: Path) -> None:
-    of = toy(systems="teacher cmlm cmlm-seed2", overrides=("train.steps=7", "cmlm*:train.steps=9", "decode.beam=3"))
+    of = toy(systems="teacher,cmlm,cmlm-seed2", overrides=("train.steps=7", "cmlm*:train.steps=9", "decode.beam=3"))
     assert [of.recipe(name).train.steps for name in of.systems] == [7, 9, 9]
     assert [of.recipe(name).train.seed for name in of.systems] == [1, 1, 2]
     distill = next(step for step in plan(of) if step.command[0] == "distill")
@@ -185,7 +185,7 @@ def test_settings_are_for_all_systems_or_for_those_that_fit(folder: Path) -> Non
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"systems": "teacher latt"}, "latt: no such system (did you mean 'lat'?)"),
+        ({"systems": "teacher,latt"}, "latt: no such system (did you mean 'lat'?)"),
         ({"decode": "beam6"}, "beam6: no such decoding"),
         ({"overrides": ("latt:train.steps=1",)}, "no system is called latt"),
     ],
@@ -216,7 +216,7 @@ def test_missing_and_misaligned_text_is_reported_before_anything_runs(folder: Pa
 
 
 def test_the_estimate_of_a_plan_follows_the_measured_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    of = task_of("wmt14-en-de", monkeypatch, systems="teacher lat")
+    of = task_of("wmt14-en-de", monkeypatch, systems="teacher,lat")
     teacher = next(step for step in plan(of) if step.makes.parent.name == "teacher")
     # 300,000 updates of 128,000 tokens at 565,439 a second (docs/benchmarks.md, AT with 32,000 entries)
     assert teacher.seconds["H200"] == pytest.approx(300_000 * 128_000 / 565_439, rel=0.15)
