@@ -433,6 +433,12 @@ def write_report(of: Comparison) -> None:
         partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     found = [json.loads((of.folder(test) / "analysis.json").read_text(encoding="utf-8")) for test in of.tests]
     tables = [beside(of, [figures(analysis) for analysis in found]), claims_table(document)]
+    tables += [
+        Table(**{**table, "title": f"{name}: {table['title']}"})
+        for name, analysis in zip(document, found, strict=True)
+        for table in analysis["tables"]
+        if table["name"] == "systems"
+    ]
     pages = [f"- [{name}]({name}/analysis.md)" for name in document]
     blocks = [f"# {of.name}", of.task.note, *(table.markdown() for table in tables), "All tables:", "\n".join(pages)]
     with whole_file(of.run / "report.md") as partial:

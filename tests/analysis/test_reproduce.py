@@ -267,6 +267,7 @@ def test_a_task_is_killed_and_continues_to_the_report(folder: Path) -> None:
     assert json.loads((teacher / "model" / "config.json").read_text(encoding="utf-8"))["steps"] == steps + 5
     report = (run / "report.md").read_text(encoding="utf-8")
     [row] = [line for line in report.splitlines() if line.startswith("| Table 1: bleu | lat.it4 | 27.35 |")]
+    assert f"## {folder.name}-test.src: Quality and latency" in report
     scores = json.loads((run / "scores.json").read_text(encoding="utf-8"))
     test = scores[f"{folder.name}-test.src"]
     values = [test["scores"][name]["bleu"]["value"] for name in ("lat.it4", "lat-seed2.it4")]
