@@ -92,6 +92,7 @@ def _add_making(verbs: Any) -> None:
     prepare.add_argument(
         "--vocab-from", type=Path, metavar="DIR", help="use the vocabulary of this data or model directory"
     )
+    prepare.add_argument("--strict", action="store_true", help="refuse text that looks wrong instead of warning")
     _add_set(prepare)
 
     train = _verb(verbs, "train", run_train, "Train a model on a data directory.",

@@ -6,16 +6,17 @@ temporary name in the same folder and renamed when it is complete, so it is eith
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import gzip
+import io
 import lzma
 import os
 import shutil
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
-from io import BufferedIOBase
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TypeVar
@@ -33,7 +34,7 @@ def read_lines(path: Path, *, keep_mark: bool = False) -> Iterator[str]:
     Only "\\n" and "\\r\\n" end a line. Other separators such as U+2028 may occur inside a sentence, and splitting there
     would break the alignment of two files. A byte order mark at the start is dropped, unless `keep_mark`.
     """
-    with _reading_errors(path), _open_binary(path) as stream:
+    with _reading_errors(path), _open_text(path) as stream:
         for number, raw in enumerate(stream, start=1):
             yield _decoded(raw, path, number, keep_mark or number > 1)
 
@@ -56,7 +57,27 @@ def _decoded(raw: bytes, path: Path, number: int, keep_mark: bool) -> str:
     return line.removesuffix("\r")
 
 
-def _open_binary(path: Path) -> BufferedIOBase:
+def _open_text(path: Path) -> io.BufferedReader | gzip.GzipFile | lzma.LZMAFile:
+    """A file whose lines are bytes; UTF-16 is refused, because its line ends are not those of UTF-8."""
+    stream = _open_binary(path)
+    if encoding := _utf16(stream.peek(64)[:64]):
+        stream.close()
+        raise UserError(f"{path}: the text is {encoding}; convert it to UTF-8 with iconv -f {encoding} -t UTF-8")
+    return stream
+
+
+def _utf16(start: bytes) -> str:
+    """The encoding of a text that begins as UTF-16 does: with a byte order mark, or with a NUL in every other byte."""
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "UTF-16"
+    if len(start) >= 4 and not any(start[1::2]) and all(start[::2]):
+        return "UTF-16LE"
+    if len(start) >= 4 and not any(start[::2]) and all(start[1::2]):
+        return "UTF-16BE"
+    return ""
+
+
+def _open_binary(path: Path) -> io.BufferedReader | gzip.GzipFile | lzma.LZMAFile:
     if path == STANDARD_INPUT:
         return open(sys.stdin.fileno(), "rb", closefd=False)
     if path.is_dir():  # gzip and lzma raise other errors for a directory
@@ -100,7 +121,7 @@ def count_lines(path: Path) -> int:
             f"{path}: a pipe can be read only once, but this command reads the text twice; write it to a file"
         )
     count, last = 0, b"\n"
-    with _reading_errors(path), _open_binary(path) as stream:
+    with _reading_errors(path), _open_text(path) as stream:
         while block := stream.read(1 << 20):
             count += block.count(b"\n")
             last = block[-1:]

@@ -38,7 +38,11 @@ def run_prepare(arguments: argparse.Namespace) -> None:
     recipe = load_recipe(arguments.recipe, arguments.overrides)
     from lath.text.corpus import prepare
 
-    print(prepare(recipe, arguments.out, arguments.vocab_from))
+    print(prepare(recipe, arguments.out, arguments.vocab_from, strict=arguments.strict, warn=_warn))
+
+
+def _warn(message: str) -> None:
+    print(f"lath: warning: {message}", file=sys.stderr)
 
 
 def run_train(arguments: argparse.Namespace) -> None:
