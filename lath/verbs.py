@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from lath.config import (
     BenchSettings,
+    DataSettings,
     DecodeOptions,
     DecodeSettings,
     EvaluateSettings,
@@ -31,6 +32,14 @@ from lath.progress import watched
 if TYPE_CHECKING:
     from lath.training.ranks import World
     from lath.translator import Translator
+
+
+def run_init(arguments: argparse.Namespace) -> None:
+    """Nothing to a recipe."""
+    from lath.starter import write_starter
+
+    given = {field.name: getattr(arguments, field.name, None) for field in fields(DataSettings)}
+    print(write_starter(arguments.directory, given))
 
 
 def run_prepare(arguments: argparse.Namespace) -> None:

@@ -180,7 +180,7 @@ def test_the_edge_of_what_is_allowed_is_allowed(text: str, tmp_path: Path) -> No
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "none.toml"
-    with pytest.raises(UserError, match=r"none\.toml: no such recipe; see the folder recipes/ for examples$"):
+    with pytest.raises(UserError, match=r"none\.toml: no such recipe.*; write one with lath init, or name a"):
         load_recipe(path)
 
 

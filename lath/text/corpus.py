@@ -166,14 +166,15 @@ def _check(
 ) -> None:
     """Look for text that is not what the recipe says, before time is spent on it."""
     languages = data.source_language, data.target_language
-    if reason := not_identifiable(languages):
-        warn(f"the languages of the text are not checked: {reason}")
+    reason = not_identifiable(languages)
     for split, (source, target) in files.items():
         blocks = _sample(source, target, totals[split])
         for problem in find_problems(blocks, (str(source), str(target)), None if reason else languages):
             if strict:
                 raise UserError(problem)
             warn(problem)
+    if reason:
+        warn(f"the languages of the text are not checked: {reason}")
 
 
 def _sample(source: Path, target: Path, total: int) -> list[Block]:
