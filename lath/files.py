@@ -39,6 +39,17 @@ def read_lines(path: Path, *, keep_mark: bool = False) -> Iterator[str]:
             yield _decoded(raw, path, number, keep_mark or number > 1)
 
 
+def read_blocks(path: Path, starts: Iterable[int], size: int) -> Iterator[list[str]]:
+    """Yield `size` lines from each of the ascending `starts`, which are counted from 0; the others are not decoded."""
+    read = 0
+    with _reading_errors(path), _open_text(path) as stream:
+        for start in starts:
+            for _ in islice(stream, start - read):
+                pass
+            yield [_decoded(raw, path, line, line > 1) for line, raw in enumerate(islice(stream, size), start + 1)]
+            read = start + size
+
+
 def _decoded(raw: bytes, path: Path, number: int, keep_mark: bool) -> str:
     try:
         # Only the first line can hold a byte order mark, and utf-8-sig takes twice as long as utf-8.

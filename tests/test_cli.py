@@ -507,8 +507,8 @@ def test_a_wrong_recipe(tmp_path: Path, capsys: Capsys) -> None:
             "wmt14.toml: train: unknown setting 'stpes' (did you mean 'steps'?)"
         )
         assert refused(capsys, "prepare", tmp_path / "no.toml", out) == (
-            f"{tmp_path / 'no.toml'}: no such recipe (did you mean 'roen.toml'?); write one with lath init, or name a bundled one, "
-            "for example tatoeba.toml"
+            f"{tmp_path / 'no.toml'}: no such recipe (did you mean 'roen.toml'?); write one with lath init, "
+            "or name a bundled one, for example tatoeba.toml"
         )
         assert refused(capsys, "prepare", tmp_path, out).startswith(f"{tmp_path}: ")
         assert refused(capsys, "prepare", path / "deeper.toml", out).startswith(f"{path / 'deeper.toml'}: ")

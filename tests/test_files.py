@@ -12,7 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lath.errors import UserError
-from lath.files import chunks, count_lines, disk_errors, read_lines, read_pairs, whole_directory, whole_file
+from lath.files import (
+    chunks,
+    count_lines,
+    disk_errors,
+    read_blocks,
+    read_lines,
+    read_pairs,
+    whole_directory,
+    whole_file,
+)
 
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
 
@@ -83,6 +92,18 @@ def test_broken_compressed_files(tmp_path: Path, case: str) -> None:
         list(read_lines(path))
     with pytest.raises(UserError, match=message):
         count_lines(path)
+
+
+def test_blocks_are_the_lines_that_reading_all_gives(tmp_path: Path) -> None:
+    lines = [f"{number}\u2028ß" for number in range(50)]
+    for name in ("text", "text.gz", "text.xz"):
+        pack = {".gz": gzip.compress, ".xz": lzma.compress}.get(Path(name).suffix, bytes)
+        path = write(tmp_path / name, pack(("\ufeff" + "\r\n".join(lines)).encode()))
+        assert list(read_blocks(path, [0, 5, 20, 48], 5)) == [lines[0:5], lines[5:10], lines[20:25], lines[48:]]
+    broken = write(tmp_path / "broken", b"a\n\xff\nb\n\xff\n")
+    assert list(read_blocks(broken, [0, 2], 1)) == [["a"], ["b"]]
+    with pytest.raises(UserError, match="broken: line 4 is not valid UTF-8"):
+        list(read_blocks(broken, [2], 2))
 
 
 def test_wrong_text_is_reported_with_its_line(tmp_path: Path) -> None:

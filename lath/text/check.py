@@ -104,8 +104,9 @@ def _shifted(blocks: Sequence[Block], files: Files) -> str:
     inner = sorted(range(max(0, -shift), len(first) - max(0, shift)), key=lambda place: -gains[place])
     return (
         f"{files[0]} and {files[1]}: line n of the source has the length of line n{shift:+d} of the target in "
-        f"{len(found)} of {len(blocks)} places, first in lines {first[0].line} to {first[-1].line}; a line is missing or "
-        f"one too many before it: insert or remove it" + _examples([first[place] for place in sorted(inner[:EXAMPLES])])
+        f"{len(found)} of {len(blocks)} places, first in lines {first[0].line} to {first[-1].line}; "
+        f"a line is missing or one too many before it: insert or remove it"
+        + _examples([first[place] for place in sorted(inner[:EXAMPLES])])
     )
 
 
@@ -148,11 +149,10 @@ def _wrong_languages(pairs: Sequence[Pair], files: Files, languages: Languages) 
         long = [place for place, text in enumerate(texts) if sum(map(str.isalpha, text)) >= SHORTEST]
         foreign = [place for place in long if identified[place][0] != language and identified[place][1] >= CONFIDENT]
         if _many(foreign, long):
-            others = Counter(identified[place][0] for place in foreign).most_common(2)
+            others = [code for code, _ in Counter(identified[place][0] for place in foreign).most_common(2)]
             problems.append(
-                f"{file}: {_share(foreign, long)} of the lines look like {one_of([code for code, _ in others])} instead "
-                f"of {language}; remove them, or correct the languages in the recipe"
-                + _examples([pairs[place] for place in foreign])
+                f"{file}: {_share(foreign, long)} of the lines look like {one_of(others)} instead of {language}; "
+                f"remove them, or correct the languages in the recipe" + _examples([pairs[place] for place in foreign])
             )
     return problems
 

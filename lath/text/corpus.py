@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from lath.config import DataSettings, Recipe, VocabSettings, settings_from_tree, to_tree
 from lath.errors import UserError, did_you_mean
-from lath.files import chunks, count_lines, misaligned, read_lines, read_pairs, whole_directory
+from lath.files import chunks, count_lines, misaligned, read_blocks, read_lines, read_pairs, whole_directory
 from lath.progress import watched
 from lath.text.check import BLOCK, BLOCKS, Block, Pair, find_problems, not_identifiable
 from lath.text.vocab import Vocab, learn_vocabs, load_vocabs, save_vocabs
@@ -168,7 +168,7 @@ def _check(
     languages = data.source_language, data.target_language
     reason = not_identifiable(languages)
     for split, (source, target) in files.items():
-        blocks = _sample(source, target, totals[split])
+        blocks = _sample((source, target), totals[split])
         for problem in find_problems(blocks, (str(source), str(target)), None if reason else languages):
             if strict:
                 raise UserError(problem)
@@ -177,11 +177,18 @@ def _check(
         warn(f"the languages of the text are not checked: {reason}")
 
 
-def _sample(source: Path, target: Path, total: int) -> list[Block]:
+def _sample(files: tuple[Path, Path], total: int) -> list[Block]:
     """Blocks of neighbouring pairs, evenly spread."""
-    pairs = watched(read_pairs(source, target), f"checking {source.name}", total)
-    blocks = spread(enumerate(chunks(pairs, BLOCK)), -(-total // BLOCK), BLOCKS)
-    return [[Pair(BLOCK * number + place, *pair) for place, pair in enumerate(block, 1)] for number, block in blocks]
+    blocks = -(-total // BLOCK)
+    starts = [BLOCK * number for number in spread(range(blocks), blocks, BLOCKS)]
+    sides = [
+        list(read_blocks(path, watched(starts, f"checking {path.name}", len(starts), "blocks"), BLOCK))
+        for path in files
+    ]
+    return [
+        [Pair(start + number, *pair) for number, pair in enumerate(zip(*block, strict=True), 1)]
+        for start, *block in zip(starts, *sides, strict=True)
+    ]
 
 
 def _learn(settings: VocabSettings, files: tuple[Path, Path], total: int) -> tuple[Vocab, Vocab]:
