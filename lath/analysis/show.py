@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lath.analysis.plots import Curve, plot_curves, sparkline
-from lath.config import Recipe, find_recipe, load_recipe, recipe_from_tree, to_tree
+from lath.config import find_recipe, load_recipe, to_tree
 from lath.decoding.merge import Decision
 from lath.decoding.results import Pass
 from lath.errors import UserError
@@ -18,6 +18,7 @@ from lath.text.vocab import MASK, Vocab
 from lath.training.checkpoints import best_checkpoints, list_checkpoints
 from lath.training.log import Entry, log_entries, training_words
 from lath.training.ranking import out_of_patience, validation_costs
+from lath.training.run import read_settings
 from lath.translator import Hypothesis
 
 
@@ -104,7 +105,7 @@ def _show_data(directory: Path) -> str:
 
 
 def _show_run(run: Path) -> str:
-    recipe = _resolved_recipe(run / "resolved.json")
+    recipe = read_settings(run)
     checkpoints = list_checkpoints(run / "checkpoints")
     entries = list(log_entries(run))
     lines = [f"{run}: {recipe.network.kind}, {recipe.train.steps} steps"]
@@ -140,10 +141,3 @@ def _loss_curves(entries: Sequence[Entry]) -> dict[str, Curve]:
         for name, key in names.items()
     }
     return {name: curve for name, curve in curves.items() if curve}
-
-
-def _resolved_recipe(path: Path) -> Recipe:
-    try:
-        return recipe_from_tree(json.loads(path.read_text(encoding="utf-8")), str(path))
-    except (ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: damaged or not written by lath ({error}); copy the run directory again") from None
