@@ -35,8 +35,10 @@ def main() -> None:
     one_by_one = [" ".join(lines) for lines in chunks(single, arguments.sentences)]
     first, second = (lath.evaluate(texts, reference).bleu for texts in (one_by_one, joined))
     same = sum(one == other for one, other in zip(one_by_one, joined, strict=True))
-    print(f"one by one {first}\njoined     {second}")
-    print(f"difference {second.value - first.value:+.2f}, {same} paragraphs alike")
+    print(f"| text | {first.metric}, {first.signature} |\n|---|--:|")
+    print(
+        f"| one by one | {first.value:.2f} |\n| joined | {second.value:.2f} |\n{same} of {len(source)} paragraphs alike"
+    )
     print(json.dumps({"paragraphs": len(source), "one_by_one": first.value, "joined": second.value, "alike": same}))
 
 
