@@ -119,6 +119,16 @@ def merge_rows(
         ids = following.ids if last or len(following.ids) <= step.limit else [*following.ids[: step.limit - 1], EOS]
         traced = None
         if trace:
-            traced = Pass(shown, pieces, scores, merged.decisions, sentence.ids, following.masked, following.change)
+            words = [token.sources for token in merged.tokens if token.id not in (BOS, EOS, MASK)]
+            traced = Pass(
+                input=shown,
+                pieces=pieces,
+                scores=scores,
+                decisions=merged.decisions,
+                output=sentence.ids,
+                masked=following.masked,
+                length_change=following.change,
+                sources=[[], *words, []],
+            )
         passes.append(MergedPass(sentence, ids, traced))
     return passes
