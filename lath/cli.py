@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from lath import __version__
 from lath.config import (
     AUTO,
+    AnalyseSettings,
     BenchSettings,
     CompressSettings,
     EvaluateSettings,
@@ -28,6 +29,7 @@ from lath.config import (
 from lath.errors import UserError, did_you_mean
 from lath.model.bundled import DEFAULT_MODEL
 from lath.verbs import (
+    run_analyse,
     run_average,
     run_bench,
     run_compress,
@@ -78,6 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_adapting(verbs)
     _add_translate(verbs)
     _add_evaluate(verbs)
+    _add_analyse(verbs)
     _add_bench(verbs)
     _add_show(verbs)
     return parser
@@ -236,9 +239,56 @@ def _add_evaluate(verbs: Any) -> None:
             default=getattr(EvaluateSettings, name),
             help=f"{sentence} {DEFAULT}",
         )
+    _add_edges(evaluate)
+
+
+def _add_analyse(verbs: Any) -> None:
+    """The verb that makes the paper's tables and figures."""
+    analyse = _verb(verbs, "analyse", run_analyse, "Make the paper's tables and figures.",
+                    "lath analyse test.en AT=at.en LAT=de-en@iterations=4 --source test.de --out report")  # fmt: skip
+    analyse.add_argument("reference", type=Path, help="reference translations")
+    analyse.add_argument(
+        "systems",
+        metavar="system",
+        nargs="+",
+        help="FILE or NAME=FILE with translations, or NAME=MODEL[@iterations=4,length_candidates=5], which is "
+        "translated first; the first system is the baseline",
+    )
+    analyse.add_argument("--source", type=Path, metavar="FILE", help="source text, line n for line n")
+    analyse.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        required=True,
+        help="directory for the results; translations there are used again",
+    )
+    analyse.add_argument(
+        "--counted", type=Path, metavar="FILE", help="text in which names are counted (default: the source itself)"
+    )
+    analyse.add_argument("--tokenised", action="store_true", help="the text is already tokenised: score its tokens")
+    analyse.add_argument("--ter", action=argparse.BooleanOptionalAction, default=AnalyseSettings.ter,
+                         help="compute TER, the slowest score")  # fmt: skip
+    counts = {
+        "samples": "bootstrap samples of the paired test; 0 skips it",
+        "window": "a repeat starts up to N positions after the first",
+        "rare": "a name is rare if it occurs fewer than N times",
+        "traced": "lines whose passes are recorded with each model; 0 skips it",
+        "timed": "sentences to time with each model, one at a time; 0 skips it",
+        "repeats": "how often each sentence is timed",
+    }
+    for name, sentence in counts.items():
+        parse = _count_or_0 if name in ("samples", "traced", "timed") else _count
+        analyse.add_argument(_flag(name), type=parse, metavar="N", default=getattr(AnalyseSettings, name),
+                             help=f"{sentence} {DEFAULT}")  # fmt: skip
+    _add_edges(analyse)
+    _add_device(analyse)
+    _add_precision(analyse)
+
+
+def _add_edges(parser: argparse.ArgumentParser) -> None:
     edges = ",".join(map(str, EvaluateSettings.edges))
-    evaluate.add_argument("--edges", type=_counts, metavar="N,N", default=edges,
-                          help=f"longest reference of each bucket but the last, in words {DEFAULT}")  # fmt: skip
+    parser.add_argument("--edges", type=_counts, metavar="N,N", default=edges,
+                        help=f"longest reference of each bucket but the last, in words {DEFAULT}")  # fmt: skip
 
 
 def _add_bench(verbs: Any) -> None:

@@ -73,7 +73,7 @@ def distill_with(
         batch: int = settings.pop("batch_sentences")
         lines = count_lines(source)
         size = shard_lines or _begun_size(shards) or max(SHARD_LINES, READ_AHEAD * batch)
-        job = {"model": _fingerprint(model), "precision": translator.precision, "settings": settings}
+        job = {"model": fingerprint(model), "precision": translator.precision, "settings": settings}
         _claim(shards, {**job, "shard size": size})
         return lines, size
 
@@ -148,7 +148,7 @@ def _claim(shards: Path, job: dict[str, Any]) -> None:
         )
 
 
-def _fingerprint(model: Path) -> str:
+def fingerprint(model: Path) -> str:
     """A digest of all files that the translations of a model depend on."""
     digest = hashlib.sha256()
     own = (model / CONFIG, model / WEIGHTS)

@@ -9,20 +9,18 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from lath.config import (
+    AnalyseSettings,
     BenchSettings,
     DecodeOptions,
-    DecodeSettings,
     EvaluateSettings,
-    check_decode,
+    decode_options,
     load_recipe,
-    merge_overrides,
-    settings_from_tree,
 )
 from lath.errors import UserError
 from lath.files import STANDARD_INPUT, count_lines, read_lines
@@ -59,7 +57,7 @@ def run_distill(arguments: argparse.Namespace) -> None:
     from lath.training.ranks import is_first_rank
 
     device, precision, engine = arguments.device, arguments.precision, arguments.engine
-    options = _decode_options(arguments.overrides)
+    options = decode_options(arguments.overrides)
     lines = distill(
         arguments.model, arguments.source, arguments.out, device=device, precision=precision, engine=engine, **options
     )
@@ -106,7 +104,7 @@ def run_translate(arguments: argparse.Namespace) -> None:
     from lath.translator import load, preferred_device
 
     with join_world(preferred_device(model, arguments.device)) as (world, device):
-        options = _decode_options(arguments.overrides)
+        options = decode_options(arguments.overrides)
         translator = load(model, str(device), arguments.precision, arguments.engine)
         texts = _translations(translator, source, options, world)
         if source == STANDARD_INPUT and sys.stdin.isatty():  # otherwise it would look as if it hung
@@ -166,10 +164,23 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
     print(found.as_json() if arguments.json else found)
 
 
+def run_analyse(arguments: argparse.Namespace) -> None:
+    """Translations and models to tables and plots."""
+    settings = AnalyseSettings(**{field.name: getattr(arguments, field.name) for field in fields(AnalyseSettings)})
+    from lath.analysis.analyse import analyse
+
+    found = analyse(
+        arguments.reference, arguments.systems, arguments.out, settings, arguments.source, arguments.counted
+    )
+    for note in found.notes:
+        print(f"lath: note: {note}", file=sys.stderr)
+    print(arguments.out / "analysis.md")
+
+
 def run_bench(arguments: argparse.Namespace) -> None:
     """Models to speeds."""
     given = {field.name: getattr(arguments, field.name) for field in fields(BenchSettings)}
-    settings = BenchSettings(**{**given, "overrides": _decode_options(arguments.overrides)})
+    settings = BenchSettings(**{**given, "overrides": decode_options(arguments.overrides)})
     if settings.max_tokens is not None and settings.min_tokens > settings.max_tokens:
         raise UserError(f"--min-tokens {settings.min_tokens} is above --max-tokens {settings.max_tokens}; swap them")
     models = [find_model(model) for model in arguments.models]
@@ -193,7 +204,7 @@ def run_show(arguments: argparse.Namespace) -> None:
             f"{arguments.sentence}: a file, not a sentence; give the sentence in quotes, "
             f"or translate the file with lath translate {arguments.path} {arguments.sentence}"
         )
-    options = _decode_options(arguments.overrides)
+    options = decode_options(arguments.overrides)
     from lath.translator import load
 
     translator = load(path, arguments.device, arguments.precision)
@@ -204,17 +215,3 @@ def run_show(arguments: argparse.Namespace) -> None:
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     width = shutil.get_terminal_size(fallback=(100, 24)).columns
     print(explain(hypothesis, translator.target_vocab, width, colour))
-
-
-def _decode_options(overrides: Sequence[str]) -> DecodeOptions:
-    """The checked options of `--set decode.KEY=VALUE`; a trained model has no other settings to change."""
-    tree = merge_overrides(overrides)
-    for section in tree:
-        if section != "decode":
-            raise UserError(
-                f"--set {section}...: a trained model only has decoding settings; use for example decode.iterations=1"
-            )
-    given = tree.get("decode", {})
-    checked = settings_from_tree(DecodeSettings, given, "decode")
-    check_decode(checked, "decode")
-    return cast(DecodeOptions, {name: getattr(checked, name) for name in given})

@@ -26,7 +26,7 @@ class Table:
     """Figures with every digit; the first column is text."""
 
     name: str
-    """Short and constant: the name of the Markdown file."""
+    """Short and the same in every analysis."""
     title: str
     header: list[str]
     digits: list[int]
@@ -41,7 +41,9 @@ class Table:
 
     def markdown(self) -> str:
         """Title, table and note."""
-        lines = [f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |" for cells in (self.header, *self.shown())]
+        lines = [
+            f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |" for cells in (self.header, *self.shown())
+        ]
         rule = f"|---|{'--:|' * (len(self.header) - 1)}"
         blocks = [f"## {self.title}", *(["\n".join([lines[0], rule, *lines[1:]])] if self.rows else []), self.note]
         return "\n\n".join(filter(None, blocks))
@@ -61,6 +63,7 @@ class Plot:
     """The name of its files, without .svg and .png."""
     title: str
     svg: str
+    png: bytes
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Latency:
 
     p50_ms: float
     p95_ms: float
+    mean_ms: float
     sentences: int
     signature: str
 
@@ -79,10 +83,14 @@ class Trace:
 
     line: int
     """From 0."""
+    text: str
+    """The translation. Passes are recorded by the plain decoder; in fp16 the system's own may differ in near-ties."""
     score: float
     """As of `Hypothesis`."""
     passes: list[list[Pass]]
-    """The passes of each fragment of the line, in token ids; empty for an AT model."""
+    """The passes of each fragment of the line, in token ids."""
+    pass_texts: list[str]
+    """The text after each pass."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +105,7 @@ class ModelFacts:
     encoder_layers: int
     decoder_layers: int
     width: int
-    parameters: int | None
-    """None for an exported model."""
+    parameters: int
     settings: dict[str, Any]
     """All decoding settings in force."""
     precision: str
@@ -120,7 +127,7 @@ class System:
     model: ModelFacts | None = None
     latency: Latency | None = None
     traces: list[Trace] = field(default_factory=list)
-    """Of some lines, in order; none for a text file or an exported model."""
+    """Of some lines, in order; none for a text file, an AT model or an exported one."""
     tokens: dict[int, str] = field(default_factory=dict)
     """The text of each token id in `traces`."""
 

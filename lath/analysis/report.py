@@ -106,7 +106,9 @@ def _packed(tree: Any) -> str:
 def _packed_traces(traces: Sequence[Trace]) -> list[str]:
     if not any(trace.passes for trace in traces):
         return []
-    drawn = [[[_packed_pass(traced) for traced in passes] for passes in trace.passes] for trace in traces]
+    drawn = [
+        [trace.pass_texts, [[_packed_pass(traced) for traced in passes] for passes in trace.passes]] for trace in traces
+    ]
     return [_packed(drawn[start : start + CHUNK]) for start in range(0, len(drawn), CHUNK)]
 
 

@@ -46,8 +46,7 @@
   }
 
   function drawPlot(plot) {
-    const image = make("img", { src: "data:image/svg+xml;base64," + plot.svg, alt: plot.title, loading: "lazy" });
-    return make("figure", {}, image, make("figcaption", {}, plot.title));
+    return make("figure", {}, make("img", { src: "data:image/svg+xml;base64," + plot.svg, alt: plot.title }));
   }
 
   // ---- what differs -----------------------------------------------------------------------------------------------
@@ -227,11 +226,11 @@
     const chunk = Math.floor(at / data.chunk);
     const key = `${number}/${chunk}`;
     if (!chunks.has(key)) chunks.set(key, unpack(data.systems[number].pictures[chunk]));
-    const fragments = (await chunks.get(key))[at % data.chunk];
+    const [texts, fragments] = (await chunks.get(key))[at % data.chunk];
     if (turn !== view.turn) return; // another sentence has been selected meanwhile
     view.passes = fragments.flatMap((passes, n) => passes.map((packed, m) => ({
       label: (fragments.length > 1 ? `${n + 1}.` : "") + (m + 1),
-      before: m ? passes[m - 1][0] : null, packed })));
+      before: m ? passes[m - 1][0] : null, text: texts[m] ?? "", packed })));
     view.pass = Math.min(view.pass, view.passes.length - 1);
     drawPasses(choices);
   }
@@ -243,9 +242,10 @@
     const tabs = make("div", { className: "bar controls", role: "group", "aria-label": "Pass" }, ...view.passes.map((pass, n) =>
       button(`Pass ${pass.label}`, n === view.pass, () => { view.pass = n; drawPasses(choices); })));
     if (!view.passes.length) return id("passes").replaceChildren();
-    const { packed, before, label } = view.passes[view.pass];
+    const { packed, before, label, text: written } = view.passes[view.pass];
     const picture = unpackPass(packed);
-    id("passes").replaceChildren(bar, tabs, drawPicture(picture, before, label, tokens), drawKey(picture), drawVerdicts(picture, tokens));
+    const line = make("p", { id: "written", dir: "auto", ariaLive: "polite" }, written);
+    id("passes").replaceChildren(bar, tabs, line, drawPicture(picture, before, label, tokens), drawKey(picture), drawVerdicts(picture, tokens));
   }
 
   function showPass(number) {
