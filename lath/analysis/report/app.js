@@ -5,6 +5,7 @@
   const HEIGHT = 56; // of an item of the list, as in style.css
   const SPARE = 8; // items drawn above and below the visible ones
   const LONGEST_DIFF = 4e6; // cells of the table that compares two lines; longer lines are shown unmarked
+  const [LETTER, CELL] = [7.25, 13]; // pixels: a letter of the picture, and the rest of a cell
   const STATES = ["kept", "lost", "aside", "given"];
   const data = JSON.parse(id("data").textContent);
   const chunks = new Map(); // unpacked pictures: the promise of each chunk
@@ -82,7 +83,7 @@
     const parts = [];
     let end = 0, next = 0;
     const missing = (until) => {
-      for (; next < until; next++) if (!met[next]) parts.push(make("del", {}, wanted[next]), " ");
+      for (; next < until; next++) if (!met[next]) parts.push(" ", make("del", {}, wanted[next]), " ");
     };
     found.forEach((word, n) => {
       const before = translation.slice(end, word.index);
@@ -95,7 +96,6 @@
       } else parts.push(make("mark", {}, word[0]));
     });
     parts.push(translation.slice(end));
-    if (met.indexOf(false, next) >= 0) parts.push(" ");
     missing(wanted.length);
     return parts;
   }
@@ -285,15 +285,15 @@
   }
 
   /** A row of a table whose cells stand in given columns. */
-  function drawRow(head, cells, columns, draw) {
+  function drawRow(head, cells, from, to, draw) {
     const row = make("tr", {}, make("th", { scope: "row" }, head));
-    let next = 0;
+    let next = from;
     for (const cell of cells) {
       if (cell.column > next) row.append(make("td", { colSpan: cell.column - next }));
       row.append(draw(cell));
       next = cell.column + 1;
     }
-    if (next < columns) row.append(make("td", { colSpan: columns - next }));
+    if (next < to) row.append(make("td", { colSpan: to - next }));
     return row;
   }
 
@@ -309,20 +309,43 @@
     return drawn;
   }
 
+  /** Columns that fit beside each other: what is wider than the page continues below. */
+  function bands(picture, name, head) {
+    const widths = new Array(picture.columns).fill(0);
+    const widen = (column, letters) => (widths[column] = Math.max(widths[column], letters * LETTER + CELL));
+    picture.rows.forEach((row) => row.cells.forEach((cell) =>
+      widen(cell.column, name(cell.token).length + (cell.state === "given" ? 0 : 3) + (cell.conflict >= 0 ? 1 : 0))));
+    picture.output.forEach((cell) => widen(cell.column, name(cell.token).length));
+    const room = id("passes").clientWidth - head * LETTER - 2 * CELL;
+    const found = [];
+    let used = Infinity;
+    widths.forEach((width, column) => {
+      if (used + width > room) { found.push({ from: column }); used = 0; }
+      used += width;
+      found.at(-1).to = column + 1;
+    });
+    return found;
+  }
+
+  /** A table for each band, with the rows that have tokens there. */
   function drawPicture(picture, before, label, tokens) {
     const name = (token) => tokens[token] ?? `#${token}`;
-    const body = picture.rows.map((row) => drawRow(row.position === null ? "filled" : `${row.position} ${name(row.input)}`,
-      row.cells, picture.columns, (cell) => drawCell(cell, tokens)));
     const known = before ? common(picture.output.map((cell) => cell.token), before)[0] : picture.output.map(() => true);
     picture.output.forEach((cell, n) => (cell.fresh = !known[n]));
-    const foot = drawRow(picture.rows[0].position === null ? "output" : "merged", picture.output, picture.columns, (cell) => {
-      const classes = [cell.masked ? "masked" : "", cell.fresh ? "new" : ""].filter(Boolean).join(" ");
-      const notes = [cell.masked ? "masked for the next pass" : "", cell.fresh ? "new in this pass" : ""].filter(Boolean);
-      return make("td", { className: classes, title: notes.join(", ") }, make("span", {}, name(cell.token)));
+    const heads = picture.rows.map((row) => (row.position === null ? "filled" : `${row.position} ${name(row.input)}`));
+    const tables = bands(picture, name, Math.max(...heads.map((head) => head.length), 6)).map(({ from, to }) => {
+      const inside = (cells) => cells.filter((cell) => cell.column >= from && cell.column < to);
+      const rows = picture.rows.map((row, n) => [heads[n], inside(row.cells)]).filter(([, cells]) => cells.length);
+      const body = rows.map(([head, cells]) => drawRow(head, cells, from, to, (cell) => drawCell(cell, tokens)));
+      const foot = drawRow("merged", inside(picture.output), from, to, (cell) => {
+        const classes = [cell.masked ? "masked" : "", cell.fresh ? "new" : ""].filter(Boolean).join(" ");
+        const notes = [cell.masked ? "masked for the next pass" : "", cell.fresh ? "new in this pass" : ""].filter(Boolean);
+        return make("td", { className: classes, title: notes.join(", ") }, make("span", {}, name(cell.token)));
+      });
+      return make("table", { className: "picture", ariaLabel: `Pass ${label}: pieces under their positions` },
+        make("tbody", {}, ...body), make("tfoot", {}, foot));
     });
-    const table = make("table", { className: "picture", ariaLabel: `Pass ${label}: pieces under their positions` },
-      make("tbody", {}, ...body), make("tfoot", {}, foot));
-    return make("div", { className: "picture-frame", tabIndex: 0, role: "region", ariaLabel: "Picture of the pass" }, table);
+    return make("div", { className: "picture-frame", tabIndex: 0, role: "region", ariaLabel: "Picture of the pass" }, ...tables);
   }
 
   function drawKey(picture) {
@@ -435,7 +458,7 @@
       if (!waiting) requestAnimationFrame(() => { waiting = false; drawList(); });
       waiting = true;
     });
-    addEventListener("resize", drawList);
+    addEventListener("resize", () => { drawList(); showPass(view.pass); });
     document.addEventListener("keydown", press);
     document.documentElement.dataset.ready = "true";
   }
