@@ -156,7 +156,7 @@ def _tables(
         lines = sides.source if counted is None else watched(read_lines(counted), "counting words", None)
         counts = count_words(lines, settings.tokenised)
         where = "the source" if counted is None else str(counted)
-        tables.append(names_table(systems, sides.source, sides.reference, counts, where, settings))
+        tables.append(names_table(systems, measured, sides.source, sides.reference, counts, where, settings))
     return tables + trace_tables(traced, settings.tokenised, settings.window)
 
 

@@ -83,8 +83,14 @@ class Measured:
     scores: SystemScores
     sentence_chrf: list[float]
     """chrF of each line."""
+    bleu_counts: Figures
+    """sacrebleu's statistics of each line."""
     bleu_samples: Figures
     """BLEU of each sample of the paired bootstrap, the same samples for all systems; empty without a test."""
+
+    def bleu_of(self, lines: Sequence[int]) -> float | None:
+        """BLEU of some lines alone, by number; None for no lines."""
+        return total_score(_bleu(tokenised=False), self.bleu_counts[list(lines)]) if lines else None
 
     def gain_over(self, other: Measured) -> tuple[float, float]:
         """The 95 % interval of how far this system's BLEU is above the other's; sacrebleu's is that of one system."""
@@ -158,6 +164,7 @@ def measure(
             Measured(
                 _system_scores(scores, lines, references, tokenised),
                 [float(chrf._compute_score_from_stats(row).score) for row in counts.tolist()],
+                found[0],
                 tests[number][0].samples if samples else np.empty(0),
             )
         )

@@ -236,7 +236,7 @@ class KnownLengths:
     """Decodes with the target length of each sentence given, by its source tokens; a `Decoder`."""
 
     def __init__(self, model: Model, lengths: Mapping[tuple[int, ...], int]) -> None:
-        """`lengths` count BOS and EOS."""
+        """`lengths` count BOS and EOS; `decode.extra_length` is added."""
         self.model, self.lengths = model, lengths
 
     def decode(self, source: Tensor, settings: DecodeSettings, trace: bool = False) -> list[Decoded]:
@@ -251,7 +251,7 @@ class KnownLengths:
             return memory, sure.scatter(1, known[:, None], 0.0)
 
         model.encode = encode  # type: ignore[method-assign]
-        one = dataclasses.replace(settings, length_candidates=1, extra_length=0)
+        one = dataclasses.replace(settings, length_candidates=1)
         return PlainDecoder(model).decode(source, one, trace)
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from lath.analysis.analysis import Cell, System, Table
-from lath.analysis.scores import Measured, bucket_bleu, bucket_lines, repeat_rates, token_lines
+from lath.analysis.scores import Measured, bucket_lines, repeat_rates, token_lines
 from lath.config import AnalyseSettings
 from lath.files import chunks
 
@@ -38,7 +38,7 @@ def text_tables(
         pairs_table(systems, measured),
         repeats_table(systems, tokens, settings),
         window_table(tokens, settings.window),
-        buckets_table(systems, reference, settings),
+        buckets_table(systems, measured, reference, settings.edges),
         pieces_table(systems),
         parameters_table(systems),
     ]
@@ -172,17 +172,21 @@ def window_table(reference: Sequence[str], window: int) -> Table:
     )
 
 
-def buckets_table(systems: Sequence[System], reference: Sequence[str], settings: AnalyseSettings) -> Table:
+def buckets_table(
+    systems: Sequence[System], measured: Sequence[Measured], reference: Sequence[str], edges: Sequence[int]
+) -> Table:
     """Figure 3 of the paper: BLEU by reference length."""
-    buckets = bucket_lines(reference, settings.edges)
-    starts = [1, *(edge + 1 for edge in settings.edges)]
-    spans = [f"{start}-{end}" for start, end in zip(starts, settings.edges, strict=False)]
+    buckets = bucket_lines(reference, edges)
+    starts = [1, *(edge + 1 for edge in edges)]
+    spans = [f"{start}-{end}" for start, end in zip(starts, edges, strict=False)]
     sizes: list[Cell] = ["lines", *(str(len(lines)) for lines in buckets)]
-    rows = [[system.name, *bucket_bleu(system.texts, reference, buckets, settings.tokenised)] for system in systems]
+    rows: list[list[Cell]] = [
+        [system.name, *map(found.bleu_of, buckets)] for system, found in zip(systems, measured, strict=True)
+    ]
     return Table(
         "buckets",
         "BLEU by words of the reference (the paper's Figure 3)",
-        ["system", *spans, f"over {settings.edges[-1]}"],
+        ["system", *spans, f"over {edges[-1]}"],
         [0, *[2] * len(buckets)],
         [sizes, *rows],
         "Each bucket is scored alone; an empty one has no score.",
@@ -226,6 +230,7 @@ def count_words(lines: Iterable[str], tokenised: bool) -> Counter[str]:
 
 def names_table(
     systems: Sequence[System],
+    measured: Sequence[Measured],
     source: Sequence[str],
     reference: Sequence[str],
     counts: Counter[str],
@@ -237,11 +242,10 @@ def names_table(
     total = sum(map(len, names))
     groups = [[n for n, found in enumerate(names) if bool(found) == has] for has in (True, False)]
     rows: list[list[Cell]] = []
-    for system in systems:
+    for system, scores in zip(systems, measured, strict=True):
         written = [set(line.split()) for line in token_lines(system.texts, settings.tokenised)]
         kept = sum(len(found & words) for found, words in zip(names, written, strict=True))
-        bleu = bucket_bleu(system.texts, reference, groups, settings.tokenised)
-        rows.append([system.name, 100 * kept / total if total else None, *bleu])
+        rows.append([system.name, 100 * kept / total if total else None, *map(scores.bleu_of, groups)])
     return Table(
         "names",
         "Rare names",

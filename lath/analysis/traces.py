@@ -175,6 +175,7 @@ def collapse_table(traced: Sequence[Traced], tokenised: bool, window: int) -> Ta
     rows: list[list[Cell]] = []
     for system in traced:
         lasts = [(fragment[-1], reference) for _, fragment, reference in system.whole()]
+        repeated = sum(has_repeat(piece) for found, _ in lasts for piece in found.pieces)
         for collapse in (True, False):
             rules = dataclasses.replace(system.settings.merge_rules, collapse_repeats=collapse)
             texts = [system.vocab.decode([id for id, _ in merged_tokens(found, rules)]) for found, _ in lasts]
@@ -182,13 +183,41 @@ def collapse_table(traced: Sequence[Traced], tokenised: bool, window: int) -> Ta
             adjacent = repeat_rates(tokens, window=1, orders=(1,))
             bleu = evaluate(texts, [reference for _, reference in lasts], tokenised).bleu.value if lasts else None
             label = "yes" if collapse else "no"
-            rows.append([system.name, label, str(len(lasts)), *adjacent, *repeat_rates(tokens, window, (1, 2)), bleu])
-    columns = {"system": 0, "collapse": 0, "lines": 0, "adjacent %": 2, "n = 1 %": 2, "n = 2 %": 2, "BLEU": 2}
+            rows.append(
+                [
+                    system.name,
+                    label,
+                    str(len(lasts)),
+                    _share(repeated, sum(len(one.pieces) for one, _ in lasts)),
+                    *adjacent,
+                    *repeat_rates(tokens, window, (1, 2)),
+                    bleu,
+                ]
+            )
+    columns = {
+        "system": 0,
+        "collapse": 0,
+        "lines": 0,
+        "pieces with a repeat %": 1,
+        "adjacent %": 2,
+        "n = 1 %": 2,
+        "n = 2 %": 2,
+        "BLEU": 2,
+    }
     note = (
         f"The pieces of the last pass, merged with and without collapse of equal neighbours inside a piece; earlier "
         f"passes are as they were. Repeats up to {window} positions back. Lines in one fragment."
     )
     return _table("collapse", "Repeats with and without the collapse of repeats", columns, rows, note, pieces=True)
+
+
+def has_repeat(piece: Sequence[int]) -> bool:
+    """Whether a token equals the one before it; the filling after the end does not count.
+
+    >>> has_repeat([7, 7, 8]), has_repeat([7, 2, 2])
+    (True, False)
+    """
+    return any(left == right != EOS for left, right in itertools.pairwise(piece))
 
 
 def lengths_table(traced: Sequence[Traced], tokenised: bool) -> Table:
