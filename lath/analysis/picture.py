@@ -30,7 +30,7 @@ class Cell(NamedTuple):
     id: int
     score: float
     state: Literal["kept", "lost", "aside", "given"]
-    """Aside: neither merged nor lost, as begin, end and a repeat within its piece. Given: it was not masked (CMLM)."""
+    """Aside: neither aligned nor lost, as a repeat within its piece. Given: it was not masked (CMLM)."""
     conflict: int | None
     """The number of the conflict in which it lost."""
 

@@ -23,7 +23,7 @@ class Pass:
     length_change: int = 0
     """Masks asked to be inserted (positive) or deleted (negative) before the next pass."""
     sources: list[list[Source]] = field(default_factory=list)
-    """The proposals aligned into each token of the output, without those of begin and end; empty for CMLM."""
+    """The proposals that were aligned into each token of the output; empty for CMLM."""
 
 
 @dataclass(slots=True)
