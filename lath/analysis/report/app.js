@@ -111,26 +111,29 @@
     return control(name) === "" ? otherwise : Number(control(name));
   }
 
-  /** Filter and sort; the selected sentence stays selected if it is still there. */
+  /** Filter and sort. The selected sentence stays selected if the list stays the same. */
   function refresh() {
     const wanted = control("text").trim().toLowerCase();
-    folded ??= wanted && text.reference.map((line, n) =>
+    if (wanted) folded ??= text.reference.map((line, n) =>
       [text.source?.[n] ?? "", line, ...text.systems.map((lines) => lines[n])].join("\n").toLowerCase());
     const chrf = text.chrf[system()];
     const [shortest, longest] = [limit("words-low", 0), limit("words-high", Infinity)];
     const [worst, best] = [limit("chrf-low", 0), limit("chrf-high", 100)];
     const gap = limit("gap", 0);
-    const before = view.order[view.at];
+    const before = view.order;
     view.order = text.reference.map((_, line) => line).filter((line) =>
       words[line] >= shortest && words[line] <= longest && chrf[line] >= worst && chrf[line] <= best &&
-      (!gap || Math.abs(difference(line)) >= gap) && (!wanted || folded[line].includes(wanted)));
+      (!gap || Math.abs(difference(line)) >= gap) && (!wanted || folded[line].includes(wanted)) &&
+      (!id("traced").checked || tracedAt(line).length));
     const keys = { line: (n) => n, length: (n) => words[n], chrf: (n) => chrf[n], difference, spread: (n) => spread[n] };
     const key = keys[control("sort")];
     const sign = id("down").checked ? -1 : 1;
     view.order.sort((one, other) => sign * (key(one) - key(other)) || one - other);
     id("count").textContent = `${view.order.length} of ${text.reference.length} sentences`;
     id("spacer").style.height = `${view.order.length * HEIGHT}px`;
-    select(Math.max(0, view.order.indexOf(before)));
+    const same = before.length === view.order.length && before.every((line, n) => line === view.order[n]);
+    if (!same) id("list").scrollTop = 0;
+    select(same ? view.at : 0);
   }
 
   function drawItem(place) {
@@ -185,6 +188,7 @@
   function drawDetail() {
     const detail = id("detail");
     const line = view.order[view.at];
+    view.passes = [];
     if (line === undefined) return detail.replaceChildren(make("p", {}, "No sentence fits. Widen the filters, or reset them."));
     history.replaceState(null, "", `#sentence-${line + 1}`);
     const hidden = detail.classList.contains("hide-missing");
@@ -215,7 +219,6 @@
     const turn = ++view.turn;
     const choices = tracedAt(line);
     if (!choices.length) {
-      view.passes = [];
       const any = data.systems.some((one) => one.pictures.length);
       if (any) id("passes").append(make("p", { className: "faint" }, "The passes of this sentence are not in the report."));
       return;
@@ -249,7 +252,7 @@
   }
 
   function showPass(number) {
-    if (number < 0 || number >= view.passes.length) return;
+    if (!(number in view.passes)) return;
     view.pass = number;
     drawPasses(tracedAt(view.order[view.at]));
   }
@@ -390,7 +393,8 @@
 
   function nextSystem() {
     const choices = tracedAt(view.order[view.at]);
-    if (choices.length) view.traced = choices[(choices.indexOf(view.traced) + 1) % choices.length];
+    if (!choices.length) return;
+    view.traced = choices[(choices.indexOf(view.traced) + 1) % choices.length];
     loadPasses(view.order[view.at]);
   }
 
@@ -419,6 +423,7 @@
     for (const name of ["system", "rival"])
       id(name).append(...data.systems.map((one, n) => make("option", { value: String(n) }, one.name)));
     id("system").value = String(Math.min(1, data.systems.length - 1));
+    id("traced").parentElement.hidden = !data.systems.some((one) => one.pictures.length);
     const starting = new Map(["system", "rival", "sort"].map((name) => [name, control(name)]));
     for (const field of id("filters").querySelectorAll("input, select"))
       field.addEventListener(field.matches("select, [type=checkbox]") ? "change" : "input", refresh);
@@ -449,10 +454,9 @@
     fillControls();
     const asked = /^#sentence-(\d+)$/.exec(location.hash);
     const hash = location.hash;
-    view.order = asked ? [Number(asked[1]) - 1] : [];
-    view.at = 0;
     refresh();
-    if (!asked) history.replaceState(null, "", hash || location.pathname);
+    if (asked) select(Number(asked[1]) - 1);
+    else history.replaceState(null, "", hash || location.pathname);
     let waiting = false;
     id("list").addEventListener("scroll", () => {
       if (!waiting) requestAnimationFrame(() => { waiting = false; drawList(); });
