@@ -22,10 +22,10 @@ from lath.translator import Translator
 
 def changed(translator: Translator, lines: list[str], options: DecodeOptions) -> list[int]:
     """How many lines differ from those translated alone: in batches of 3, of 100, and shuffled."""
-    alone = translator.translate(lines, **{**options, "batch_sentences": 1})
+    alone = translator.translate(lines, split=False, **{**options, "batch_sentences": 1})
     order = random.Random(1).sample(range(len(lines)), len(lines))
-    shuffled = translator.translate([lines[number] for number in order], **options)
-    found = [translator.translate(lines, **{**options, "batch_sentences": size}) for size in (3, 100)]
+    shuffled = translator.translate([lines[number] for number in order], split=False, **options)
+    found = [translator.translate(lines, split=False, **{**options, "batch_sentences": size}) for size in (3, 100)]
     back = dict(zip(order, shuffled, strict=True))
     found.append([back[number] for number in range(len(lines))])
     return [sum(a != b for a, b in zip(alone, texts, strict=True)) for texts in found]

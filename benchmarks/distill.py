@@ -20,8 +20,8 @@ from random_models import write_random_model
 
 import lath
 from lath.config import NetworkSettings
+from lath.engine.export import export
 from lath.files import read_lines
-from lath.model.export import export
 from lath.text.vocab import learn_sentencepiece
 from lath.translator import Translator, load
 

@@ -32,9 +32,9 @@ import lath
 from lath.config import RULE_SETS, NetworkSettings
 from lath.decoding.masks import mask_count
 from lath.decoding.merge import merge_pieces, next_input, wrap
+from lath.engine.export import export, import_ctranslate2, token_names
 from lath.engine.int8 import choose_backend, quantise
 from lath.engine.shortlist import with_shortlist
-from lath.model.export import export, import_ctranslate2, token_names
 from lath.model.network import LAT, build_model
 from lath.text.vocab import BOS, EOS, MASK, SPECIALS, load_vocabs
 

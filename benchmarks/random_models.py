@@ -22,6 +22,6 @@ def write_random_model(directory: Path, vocab: Vocab, network: NetworkSettings, 
         for name, parameter in model.named_parameters():
             if name.endswith(("output.weight", "narrow.weight")):
                 parameter.mul_(0.05)  # layers hardly change what runs through them: token and position
-        model.body.target_positions.weight[tokens:] = 10 * model.body.output_matrix[EOS]
-    info = ModelInfo(network, DecodeSettings(), "xx", "yy", vocab.size, vocab.size, True, network.max_positions - 2, 0)
+        model.body.target_positions.weight[tokens:] = 10 * model.body.output_table.weight[EOS]
+    info = ModelInfo(network, DecodeSettings(), "xx", "yy", vocab.size, vocab.size, True, network.max_positions - 3, 0)
     save_model(directory, model.state_dict(), info, (vocab, vocab))

@@ -1,23 +1,28 @@
 """The command line: arguments, help texts and exit codes. What each verb does is in verbs.py.
 
 Inputs are positional, options are flags. stdout is the result, stderr everything else. The exit code is 0, 2 (a mistake
-of the user, reported on one line), 1 (a defect, with its traceback) or 130 (Ctrl-C).
+of the user, reported on one line), 1 (a defect, with its traceback), 130 (Ctrl-C) or 143 (SIGTERM).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import io
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 from lath import __version__
 from lath.config import (
     AUTO,
+    FORMATS,
     AnalyseSettings,
     BenchSettings,
     CompressSettings,
@@ -26,7 +31,8 @@ from lath.config import (
     ShortlistSettings,
     TrainSettings,
 )
-from lath.errors import UserError, did_you_mean
+from lath.errors import Interrupted, UserError, did_you_mean, exit_code
+from lath.files import one_line
 from lath.model.bundled import DEFAULT_MODEL
 from lath.verbs import (
     run_analyse,
@@ -189,7 +195,7 @@ def _add_adapting(verbs: Any) -> None:
 def _add_translate(verbs: Any) -> None:
     """The verb that translates."""
     translate = _verb(verbs, "translate", run_translate, "Translate text; line n of the output is line n of the input.",
-                      "lath translate runs/demo/model news.de > news.en")  # fmt: skip
+                      "lath translate runs/demo/model news.de -o news.en")  # fmt: skip
     translate.add_argument(
         "model",
         type=Path,
@@ -202,6 +208,18 @@ def _add_translate(verbs: Any) -> None:
         nargs="?",
         help="text file, plain, .gz or .xz (default: - for standard input); a file alone uses the default model",
     )
+    translate.add_argument("--text", metavar="TEXT", help="translate this text instead of a file")
+    translate.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output")
+    translate.add_argument(
+        "--lines", action="store_true", help="translate each line as one sentence, with nothing protected"
+    )
+    translate.add_argument(
+        "--format",
+        choices=FORMATS,
+        default=FORMATS[0],
+        help=f"html translates the text between tags {DEFAULT}",
+    )
+    _add_threads(translate)
     _add_device(translate)
     _add_precision(translate)
     _add_engine(translate)
@@ -376,14 +394,25 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default=AUTO, help=f"auto, cpu or cuda; auto is a GPU if there is one {DEFAULT}")
 
 
+def _add_threads(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--threads",
+        type=_count,
+        metavar="N",
+        help="CPU threads (default: as many as cores are idle, up to torch's own choice)",
+    )
+
+
 def _flag(name: str) -> str:
     """The flag of a setting: min_tokens is --min-tokens."""
     return "--" + name.replace("_", "-")
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
+    if not text.isdecimal() or int(text[:10]) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    if len(text) > 9:
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is above 999999999")
     return int(text)
 
 
@@ -400,17 +429,20 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    if "stdout" in _closed_streams():
+        return _refuse("standard output is closed, so the result would be lost; redirect it to a file or to /dev/null")
     if isinstance(sys.stdout, io.TextIOWrapper):  # output is UTF-8 in every locale
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     try:
-        _run(sys.argv[1:] if arguments is None else list(arguments))
-        sys.stdout.flush()  # here, where a full disk or a broken pipe is handled
+        with _terminable():
+            _run(sys.argv[1:] if arguments is None else list(arguments))
+            sys.stdout.flush()  # here, where a full disk or a broken pipe is handled
         return 0
     except UserError as error:
         return _refuse(str(error))
     except KeyboardInterrupt as error:
         print(f"lath: {str(error) or 'interrupted'}", file=sys.stderr)
-        return 130
+        return exit_code(error)
     except BrokenPipeError:
         # The reader of our output has finished (lath translate | head): not an error.
         _drop_output()
@@ -425,8 +457,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(f"{error.filename}: {error.strerror}; check the path and its permissions")
 
 
+def _closed_streams() -> list[str]:
+    """The standard streams that the caller has closed; the null device takes their numbers, which files opened later
+    would get. It takes standard input for writing, so that reading fails."""
+    closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
+    for name in closed:
+        setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    return closed
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does, so that partial files are removed."""
+    received: list[int] = []
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) == 1:  # a second signal must not cut the removal short
+            raise Interrupted("terminated", number)
+
+    if threading.current_thread() is not threading.main_thread():  # Python allows signal handlers only there
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, receive)
+    try:
+        yield
+    except Exception:
+        if not received:
+            raise
+        # An extension that was just being imported, for example, has replaced the exception by its own.
+        raise Interrupted("terminated", signal.SIGTERM) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _refuse(message: str) -> int:
-    print("lath: error:", message.replace("\n", " "), file=sys.stderr)
+    line = one_line(message)
+    print("lath: error:", line if len(line) < 2000 else f"{line[:1000]} ... {line[-500:]}", file=sys.stderr)
     return 2
 
 

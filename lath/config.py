@@ -11,17 +11,20 @@ import dataclasses
 import functools
 import json
 import math
+import re
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar
 
-from lath.errors import UserError, did_you_mean
+from lath.errors import UserError, did_you_mean, shown
 
 Kind = Literal["AT", "CMLM", "LAT"]
+FORMATS = ("text", "html")
+"""What a text to translate may be; plain text by default."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,9 @@ class DataSettings:
     """Maximum tokens per sentence on either side; longer pairs are dropped."""
     max_ratio: float = 3.0
     """Pairs are dropped when one side has more than this many times the tokens of the other and over 8 tokens more."""
+    placeholder_share: float = 0.1
+    """Share of the training pairs in which names and numbers that both sides have become placeholders: enough to learn
+    to copy placeholders, few enough to learn names and numbers too."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,9 @@ class VocabSettings:
     """SentencePiece BPE with byte fallback on raw text, or subword-nmt BPE on tokenised text."""
     size: int = 32000
     """sentencepiece: entries, including special tokens and bytes; subword-nmt without codes: merges to learn."""
+    placeholders: int = 8
+    """sentencepiece: entries reserved for text that must come through unchanged, which the network learns to copy: 0 to
+    99."""
     joint: bool = True
     """One vocabulary for both languages; false learns one per side."""
     source_codes: str = ""
@@ -146,7 +155,7 @@ class TrainSettings:
     """plain: padded micro-batches, eager. packed: sentences end to end, compiled. auto: packed on a GPU with bf16,
     otherwise plain."""
     seed: int = 1
-    """Seed of the initial weights, the order of the corpus, masks and dropout."""
+    """Seed of the initial weights, the order of the corpus, masks and dropout; for `lath prepare`, of placeholders."""
     validate_every: int = 1000
     """Steps between validations; each validation writes a checkpoint."""
     keep_best: int = 5
@@ -206,13 +215,11 @@ class DecodeSettings:
     """AT divides a hypothesis's log-probability by its length to this power."""
     rules: Literal["official", "paper"] = "official"
     """How pieces are merged (LAT): as in the authors' program, or as the paper's text describes it."""
-    stop_early: bool = False
-    """A sentence is done when a pass writes what the pass before it wrote (CMLM, LAT)."""
     shortlist: bool = False
     """Choose only among tokens that are likely for the source (on a CPU): faster, needs `lath shortlist`."""
     batch_sentences: int = 0
-    """Sentences decoded side by side; 0 takes what suits the device. In fp32 and int8 the output does not depend on it;
-    in fp16 and bf16 near-ties may."""
+    """Sentences decoded side by side (on a CPU fewer long ones); 0 takes what suits the device. In fp32 and int8 the
+    output does not depend on it; in fp16 and bf16 near-ties may."""
 
     @property
     def merge_rules(self) -> MergeRules:
@@ -229,7 +236,6 @@ class DecodeOptions(TypedDict, total=False):
     beam: int
     length_penalty: float
     rules: Literal["official", "paper"]
-    stop_early: bool
     shortlist: bool
     batch_sentences: int
 
@@ -246,20 +252,47 @@ class Recipe:
     decode: DecodeSettings = field(default_factory=DecodeSettings)
 
 
+MAX_RECIPE = 1 << 16
+"""Bytes; the longest recipe of ours has 4,000."""
+MAX_DOTS = 1000
+"""Dots on a line of TOML."""
+MAX_NUMBER = 2**62
+"""Libraries take whole numbers of 64 bits, and no setting needs a larger fraction either."""
+
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+"""A run's recipe is TOML, which cannot hold the bytes of a path that is not UTF-8."""
+
+FORMER: dict[Any, dict[str, Callable[[Mapping[str, Any]], Any]]] = {
+    VocabSettings: {"sample_lines": lambda section: section["sample_lines"]},
+    NetworkSettings: {"piece_logit_scale": lambda _: 8.0},
+    ObjectiveSettings: {"deleted_as_masked": lambda section: section.get("loss") == "paper"},
+    TrainSettings: {
+        "only": lambda _: "", "spike_factor": lambda _: 0.0, "average": lambda _: "best", "ema_decay": lambda _: 0.999,
+    },
+    DecodeSettings: {"merge": lambda _: None, "adjust_towards": lambda _: "current", "stop_early": lambda _: False},
+}  # fmt: skip
+"""Settings that no longer exist: from their section to the value that means what is done now. With that value, models,
+data and runs of lath 0.1 can still be read."""
+
+
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a TOML recipe and apply `section.key=value` overrides, values written as in TOML."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_RECIPE + 1)
+        text = raw.decode("utf-8").replace("\r\n", "\n")
     except FileNotFoundError:
         raise UserError(f"{path}: no such recipe; see the folder recipes/ for examples") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); name a TOML file, as in recipes/") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not valid UTF-8 (byte {error.start}); a recipe is TOML text") from None
+    if len(raw) > MAX_RECIPE:
+        raise UserError(f"{path}: over {MAX_RECIPE} bytes, so this is not a recipe; name a TOML file, as in recipes/")
     try:
-        tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        tree = _from_toml(text)
+    except ValueError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from None
     _merge_tree(tree, merge_overrides(overrides))
     return recipe_from_tree(tree, path.name)
@@ -280,23 +313,33 @@ def parse_override(override: str) -> dict[str, Any]:
     {'train': {'steps': 100}}
     """
     key, equals, value = override.partition("=")
-    if not equals or "." not in key:
-        raise UserError(f"--set {override}: write it as section.key=value, for example --set train.steps=100")
+    section, dot, name = key.strip().partition(".")
+    if not equals or not dot:
+        raise UserError(f"--set {override[:200]}: write it as section.key=value, for example --set train.steps=100")
     try:
-        parsed: Any = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        [parsed] = _from_toml(f"value = {value}").values()
+    except ValueError:
         parsed = value
-    for part in reversed(key.strip().split(".")):
-        parsed = {part: parsed}
-    return typing.cast(dict[str, Any], parsed)
+    return {section: {name: parsed}}
+
+
+def _from_toml(text: str) -> dict[str, Any]:
+    """The tree of a TOML text; whatever is wrong with it is a `ValueError`."""
+    if any(line.count(".") > MAX_DOTS for line in text.split("\n")):  # tomllib needs their square in time and memory
+        raise ValueError(f"a line has over {MAX_DOTS} dots")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:
+        raise ValueError("a number has too many digits") from None
 
 
 def _merge_tree(tree: dict[str, Any], extra: Mapping[str, Any]) -> None:
-    for key, value in extra.items():
-        if isinstance(value, dict) and isinstance(tree.get(key), dict):
-            _merge_tree(tree[key], value)
-        else:
-            tree[key] = value
+    for section, values in extra.items():
+        tree[section] = {**tree[section], **values} if isinstance(tree.get(section), dict) else values
 
 
 def recipe_from_tree(tree: Mapping[str, Any], where: str) -> Recipe:
@@ -344,8 +387,10 @@ def settings_from_tree(kind: type[Settings], tree: Mapping[str, Any], where: str
     hints = _type_hints(typing.cast(typing.Hashable, kind))
     values: dict[str, Any] = {}
     for key, value in tree.items():
+        if key in FORMER.get(kind, {}) and value == FORMER[kind][key](tree):
+            continue
         if key not in hints:
-            raise UserError(f"{where}: unknown setting {key!r}{did_you_mean(key, hints)}")
+            raise UserError(f"{where}: unknown setting {shown(key)}{did_you_mean(key, hints)}")
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, Mapping):
                 raise UserError(f"{where}: {key} is a section; write [{key}] and its settings below it")
@@ -361,15 +406,20 @@ def _checked(hint: Any, value: Any, where: str) -> Any:
         allowed = typing.get_args(hint)
         if value not in allowed:
             names = [str(name) for name in allowed]
-            raise UserError(f"{where}: {value!r} is not one of {', '.join(names)}{did_you_mean(str(value), names)}")
+            hint = did_you_mean(value, names) if isinstance(value, str) else ""
+            raise UserError(f"{where}: {shown(value)} is not one of {', '.join(names)}{hint}")
         return value
     if isinstance(hint, types.UnionType):
         raise AssertionError(f"settings of type {hint} are not read from files")
+    if type(value) in (int, float) and not abs(value) <= MAX_NUMBER:  # nan and infinity too
+        raise UserError(f"{where}: {shown(value)} is out of range; give a finite number up to 2^62")
+    if type(value) is str and _UNSTORABLE.search(value):
+        raise UserError(f"{where}: {shown(value)} must be UTF-8 without NUL characters; rename the file")
     if hint is float and type(value) is int:
         return float(value)
     if type(value) is not hint:
         wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "a text in quotes"}
-        raise UserError(f"{where}: expected {wanted[hint]}, got {value!r}")
+        raise UserError(f"{where}: expected {wanted[hint]}, got {shown(value)}")
     return value
 
 
@@ -381,24 +431,12 @@ def check_recipe(recipe: Recipe, where: str) -> None:
     data, network, objective, train = recipe.data, recipe.network, recipe.objective, recipe.train
     longest = data.max_length + 2  # with begin and end
     inserted = math.ceil(objective.insertion_rate * data.max_length)
+    check_network(network, data.max_length, where)
     requirements: Requirements = [
-        (data.max_length >= 1, "data: max_length must be at least 1"),
         (data.max_ratio >= 1, "data: max_ratio must be at least 1"),
-        (recipe.vocab.size >= 1, "vocab: size must be at least 1"),
-        (
-            min(network.width, network.heads, network.feedforward) >= 1,
-            "network: width, heads and feedforward must be at least 1",
-        ),
-        (network.width % max(1, network.heads) == 0, "network: width must be divisible by heads"),
-        (network.kind != "LAT" or 2 <= network.piece_length <= 8, "network: piece_length must be 2 to 8"),
-        (0 <= network.dropout < 1, "network: dropout must be at least 0 and below 1"),
-        (network.max_positions >= 16, "network: max_positions must be at least 16"),
-        (min(network.encoder_layers, network.decoder_layers) >= 1, "network: at least one layer on each side"),
-        (
-            longest < network.max_positions,
-            f"data.max_length {data.max_length} does not fit network.max_positions {network.max_positions}; "
-            f"set network.max_positions to {longest + 1} or more",
-        ),
+        (0 <= data.placeholder_share <= 1, "data: placeholder_share must be 0 to 1"),
+        (1 <= recipe.vocab.size <= 1_000_000, "vocab: size must be 1 to 1000000"),
+        (0 <= recipe.vocab.placeholders <= 99, "vocab: placeholders must be 0 to 99"),
         (0 <= objective.alpha <= 1, "objective: alpha must be 0 to 1"),
         (0 <= objective.label_smoothing < 1, "objective: label_smoothing must be at least 0 and below 1"),
         (0 <= objective.deletion_rate < 1, "objective: deletion_rate must be at least 0 and below 1"),
@@ -413,18 +451,25 @@ def check_recipe(recipe: Recipe, where: str) -> None:
             not objective.delete_from_short or objective.deletion_rate > 0,
             "objective: delete_from_short needs a deletion_rate above 0",
         ),
-        (train.steps >= 1, "train: steps must be at least 1"),
-        (0 < train.learning_rate < math.inf, "train: learning_rate must be above 0"),
+        (0 <= objective.length_weight <= 1000, "objective: length_weight must be 0 to 1000"),
+        (1 <= train.steps <= 10**9, "train: steps must be 1 to 1e9"),
+        (0 < train.learning_rate <= 100, "train: learning_rate must be above 0 and at most 100"),
         (
-            0 <= train.adam_beta1 < 1 and 0 <= train.adam_beta2 < 1 and train.adam_epsilon > 0,
-            "train: adam_beta1 and adam_beta2 must be at least 0 and below 1, adam_epsilon above 0",
+            0 <= train.adam_beta1 < 1 and 0 <= train.adam_beta2 < 1 and 0 < train.adam_epsilon <= 1,
+            "train: adam_beta1 and adam_beta2 must be at least 0 and below 1, adam_epsilon above 0 and at most 1",
         ),
-        (train.weight_decay >= 0 and train.clip_norm >= 0, "train: weight_decay and clip_norm must not be negative"),
+        (0 <= train.weight_decay <= 1, "train: weight_decay must be 0 to 1"),
+        (0 <= train.clip_norm <= 1e9, "train: clip_norm must be 0 to 1e9"),
+        (0 <= train.seed <= MAX_NUMBER, "train: seed must be 0 to 2^62"),
         (
             min(train.warmup_steps, train.validate_every, train.log_every, train.keep_best) >= 1,
             "train: warmup_steps, validate_every, log_every and keep_best must be at least 1",
         ),
         (train.patience >= 0, "train: patience must not be negative"),
+        (
+            train.step_tokens <= 10**9 and train.micro_batch_tokens <= 10**7,
+            "train: step_tokens must be at most 1e9 and micro_batch_tokens at most 1e7",
+        ),
         (
             min(train.step_tokens, train.micro_batch_tokens) >= longest,
             f"train: step_tokens and micro_batch_tokens must be at least data.max_length + 2 = {longest}, "
@@ -435,6 +480,34 @@ def check_recipe(recipe: Recipe, where: str) -> None:
     check_decode(recipe.decode, f"{where}: decode")
 
 
+def check_network(network: NetworkSettings, max_length: int, where: str) -> None:
+    """Refuse networks that cannot work, or are larger than any that this program was made for."""
+    layers = (network.encoder_layers, network.decoder_layers)
+    needed = max_length + 3  # begin, end, and one position to spare
+    requirements: Requirements = [
+        (max_length >= 1, "max_length must be at least 1"),
+        (
+            min(network.width, network.heads, network.feedforward) >= 1,
+            "network: width, heads and feedforward must be at least 1",
+        ),
+        (network.width % max(1, network.heads) == 0, "network: width must be divisible by heads"),
+        (network.kind != "LAT" or 2 <= network.piece_length <= 8, "network: piece_length must be 2 to 8"),
+        (0 <= network.dropout < 1, "network: dropout must be at least 0 and below 1"),
+        (network.max_positions >= 16, "network: max_positions must be at least 16"),
+        (min(layers) >= 1, "network: at least one layer on each side"),
+        (
+            max(layers) <= 100 and max(network.width, network.feedforward, network.max_positions) <= 65_536,
+            "network: layers must be at most 100, width, feedforward and max_positions at most 65536",
+        ),
+        (
+            needed <= network.max_positions,
+            f"network.max_positions {network.max_positions} is too small for max_length {max_length}; "
+            f"set network.max_positions to {needed} or more",
+        ),
+    ]
+    _require(requirements, where)
+
+
 def check_decode(decode: DecodeSettings, where: str) -> None:
     """Refuse decoding settings that cannot work."""
     requirements: Requirements = [
@@ -442,8 +515,12 @@ def check_decode(decode: DecodeSettings, where: str) -> None:
         (1 <= decode.length_candidates <= 9, "length_candidates must be 1 to 9"),
         (0 <= decode.extra_length <= 9, "extra_length must be 0 to 9"),
         (decode.beam >= 1, "beam must be at least 1"),
-        (math.isfinite(decode.length_penalty), "length_penalty must be a finite number"),
+        (abs(decode.length_penalty) <= 10, "length_penalty must be -10 to 10"),
         (decode.batch_sentences >= 0, "batch_sentences must not be negative"),
+        (
+            max(decode.iterations, decode.beam) <= 1000 and decode.batch_sentences <= 1_000_000,
+            "iterations and beam must be at most 1000, batch_sentences at most 1000000",
+        ),
     ]
     _require(requirements, where)
 

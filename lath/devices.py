@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import torch
 
@@ -14,6 +16,10 @@ from lath.errors import UserError
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 """Whether GPU kernels can be compiled here."""
+
+
+# The threads of OpenMP do not survive a fork, and the child would wait for them for ever. On one thread it needs none.
+os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 def choose_device(name: str) -> torch.device:
@@ -100,6 +106,37 @@ arrays leave the cache."""
 def suitable_batch(device: torch.device, length_candidates: int) -> int:
     """Sentences to decode side by side."""
     return max(1, SUITABLE_ROWS[device.type] // length_candidates)
+
+
+def idle_threads() -> int:
+    """Threads for one decode: torch's own choice, less the cores that others keep busy at this moment; at least 1.
+
+    Threads of one product wait for each other: beside a busy neighbour two take several times as long as one.
+    """
+    own = torch.get_num_threads()
+    try:
+        running = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0])
+        # Threads of ours that still wait for work in a loop are no neighbours.
+        tasks = [Path(task.path, "stat").read_text() for task in os.scandir("/proc/self/task")] if own > 1 else []
+    except OSError:  # not Linux, or a thread has ended meanwhile
+        return own
+    others = running - sum(task.rpartition(")")[2].split()[0] == "R" for task in tasks)
+    return max(1, min(own, (os.cpu_count() or own) - max(others, 0)))
+
+
+LONG = 32
+"""Tokens above which fewer sentences share a batch on a CPU: they would need more memory and be no faster."""
+
+
+def cut_batches(lengths: Sequence[int], most: int, device: torch.device) -> Iterator[range]:
+    """Batches of sentences sorted by length, shortest first, as ranges of their places."""
+    start = 0
+    while start < len(lengths):
+        stop = min(start + most, len(lengths))
+        while device.type == "cpu" and stop > start + 1 and (stop - start) * lengths[stop - 1] > most * LONG:
+            stop -= 1
+        yield range(start, stop)
+        start = stop
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ is faster on a CPU. Under torchrun the ranks translate the shards in turn, and t
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -19,7 +20,7 @@ from typing import Any, Unpack
 from lath.config import DecodeOptions, to_tree
 from lath.engine.ctranslate2 import deciding_files
 from lath.errors import UserError
-from lath.files import chunks, count_lines, read_lines, whole_directory, whole_file
+from lath.files import chunks, count_lines, locked, read_lines, whole_directory, whole_file
 from lath.model.bundled import find_model
 from lath.model.directory import CONFIG, WEIGHTS, is_exported
 from lath.progress import Bar
@@ -64,8 +65,9 @@ def distill_with(
     world: World = ALONE,
 ) -> int:
     """`distill` with a translator loaded from the directory `model`, in shards of `shard_lines`."""
-    shards = out.with_name(out.name + ".shards")
+    shards = out.parent / f"{out.name}.shards"
     repeats: dict[bytes, bool] = {}
+    held = contextlib.ExitStack()
 
     def begin() -> tuple[int, int]:
         settings = _check(translator, out, options)
@@ -73,21 +75,26 @@ def distill_with(
         batch: int = settings.pop("batch_sentences")
         lines = count_lines(source)
         size = shard_lines or _begun_size(shards) or max(SHARD_LINES, READ_AHEAD * batch)
-        job = {"model": fingerprint(model), "precision": translator.precision, "settings": settings}
-        _claim(shards, {**job, "shard size": size})
+        digest, precision = fingerprint(model), translator.precision
+        job = {"model": digest, "precision": precision, "settings": settings, "shard size": size}
+        _create(shards, job)
+        held.enter_context(locked(shards / JOB, f"{out}: the unfinished run in {shards}"))
+        _check_job(shards, job)
         return lines, size
 
     def join() -> None:
         translations = itertools.chain.from_iterable(map(read_lines, finished))
         with whole_file(out) as partial, partial.open("w", encoding="utf-8", newline="\n") as joined:
             joined.writelines(text + "\n" for text in _repeated(read_lines(source), translations, repeats, source))
+        held.close()  # NFS keeps the directory of an open file
         shutil.rmtree(shards)
 
-    lines, size = lead(world, begin)
-    with Bar("distilling", lines, "lines", shown=world.first) as bar:
-        numbered = enumerate(chunks(_without_repeats(read_lines(source), repeats, bar), size))
-        finished = gather(world, lambda: _write_shards(translator, shards, numbered, bar, world, options))[0]
-    lead(world, join)
+    with held:
+        lines, size = lead(world, begin)
+        with Bar("distilling", lines, "lines", shown=world.first) as bar:
+            numbered = enumerate(chunks(_without_repeats(read_lines(source), repeats, bar), size))
+            finished = gather(world, lambda: _write_shards(translator, shards, numbered, bar, world, options))[0]
+        lead(world, join)
     return lines
 
 
@@ -123,7 +130,7 @@ def _write_shards(
         shard = shards / _shard_name(number, chunk)
         if number % world.size == world.rank and not shard.exists():
             with whole_file(shard) as partial, partial.open("w", encoding="utf-8", newline="\n") as stream:
-                for hypothesis in translator.hypotheses(chunk, **options):
+                for hypothesis in translator.hypotheses(chunk, split=False, **options):
                     stream.write(hypothesis.text + "\n")
                     bar.advance()
         else:
@@ -132,14 +139,22 @@ def _write_shards(
     return paths
 
 
-def _claim(shards: Path, job: dict[str, Any]) -> None:
-    """Create the shard folder, or check that an existing one belongs to the same job."""
+def _create(shards: Path, job: dict[str, Any]) -> None:
+    """Create the shard folder, unless there is one."""
     path = shards / JOB
-    if not path.exists():
+    if path.exists():
+        return
+    try:
         with whole_directory(shards) as partial:
             (partial / path.name).write_text(json.dumps(job) + "\n", encoding="utf-8")
-        return
-    before = json.loads(path.read_text(encoding="utf-8"))
+    except UserError:
+        if not path.exists():  # otherwise another process was faster, and its lock decides
+            raise
+
+
+def _check_job(shards: Path, job: dict[str, Any]) -> None:
+    """A `UserError` if the shard folder belongs to another job."""
+    before = json.loads((shards / JOB).read_text(encoding="utf-8"))
     changed = [key for key, value in job.items() if before.get(key) != value]
     if changed:
         raise UserError(

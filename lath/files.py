@@ -1,30 +1,72 @@
 """Reading text files, and writing files and directories atomically.
 
 Text is UTF-8 with one sentence per line, plain or compressed (.gz, .xz), and always streamed. Output is written under a
-temporary name in the same folder and renamed when it is complete, so it is either whole or absent.
+temporary name in the same folder and renamed when it is complete and on the disk, so it is either whole or absent, even
+after a power cut. Whoever writes holds a lock, which the system releases when the process ends, however it ends.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import gzip
+import hashlib
+import json
 import lzma
+import math
 import os
+import queue
+import re
+import secrets
 import shutil
+import stat
 import sys
+import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BufferedIOBase
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lath.errors import UserError
 
 STANDARD_INPUT = Path("-")
+MAX_LINE = 1 << 20
+"""Bytes of a line with its ending. A megabyte is a novel on one line: the file is no text with a sentence per line, and
+memory must not grow with it."""
+_BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+PARTIAL = re.compile(r"\..+\.partial-[0-9a-f]{16}")
+"""Names of what is being written, or was when its process was killed."""
 
 Item = TypeVar("Item")
+
+
+def one_line(text: str) -> str:
+    """The text with a space for each control character and line separator, so that no reader sees a second line.
+
+    >>> one_line("one\\r\\ntwo")
+    'one  two'
+    """
+    return _BREAKS.sub(" ", text)
+
+
+def json_line(value: Any) -> str:
+    """The value as JSON on one line. JSON has no nan and no infinity: they become null.
+
+    >>> json_line({"score": float("-inf"), "steps": [1, 0.5]})
+    '{"score": null, "steps": [1, 0.5]}'
+    """
+    return json.dumps(_finite(value), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_lines(path: Path, *, keep_mark: bool = False) -> Iterator[str]:
@@ -34,8 +76,52 @@ def read_lines(path: Path, *, keep_mark: bool = False) -> Iterator[str]:
     would break the alignment of two files. A byte order mark at the start is dropped, unless `keep_mark`.
     """
     with _reading_errors(path), _open_binary(path) as stream:
-        for number, raw in enumerate(stream, start=1):
+        for number, raw in enumerate(iter(lambda: stream.readline(MAX_LINE + 1), b""), start=1):
+            if len(raw) > MAX_LINE:
+                raise _too_long(path, f"line {number}")
             yield _decoded(raw, path, number, keep_mark or number > 1)
+
+
+def _too_long(path: Path, which: str) -> UserError:
+    return UserError(
+        f"{path}: {which} is longer than {MAX_LINE} bytes; give a text file with one sentence or paragraph per line"
+    )
+
+
+def is_live(path: Path) -> bool:
+    """Whether lines come as somebody writes them: from a terminal or a pipe, not from a file."""
+    if path == STANDARD_INPUT:
+        return not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
+    return path.is_fifo()
+
+
+def read_as_it_comes(path: Path, most: int) -> Iterator[list[str]]:
+    """The lines that have arrived, up to `most` at a time: one if they come slowly, many if they come fast."""
+    arrived: queue.Queue[str | BaseException | None] = queue.Queue(most)
+
+    def read() -> None:
+        try:
+            for line in read_lines(path):
+                arrived.put(line)
+            arrived.put(None)
+        except BaseException as error:
+            arrived.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        lines: list[str] = []
+        item = arrived.get()
+        while isinstance(item, str):
+            lines.append(item)
+            if len(lines) == most or arrived.empty():
+                break
+            item = arrived.get()
+        if lines:
+            yield lines
+        if isinstance(item, BaseException):
+            raise item
+        if item is None:
+            return
 
 
 def _decoded(raw: bytes, path: Path, number: int, keep_mark: bool) -> str:
@@ -58,6 +144,8 @@ def _decoded(raw: bytes, path: Path, number: int, keep_mark: bool) -> str:
 
 def _open_binary(path: Path) -> BufferedIOBase:
     if path == STANDARD_INPUT:
+        if sys.stdin is None or not sys.stdin.readable():
+            raise UserError("standard input is closed; give a text file, or pipe text into the command")
         return open(sys.stdin.fileno(), "rb", closefd=False)
     if path.is_dir():  # gzip and lzma raise other errors for a directory
         raise IsADirectoryError(errno.EISDIR, "is a directory", str(path))
@@ -95,13 +183,15 @@ def count_lines(path: Path) -> int:
 
     Callers read the text again afterwards, so a stream that can be read only once is refused.
     """
-    if path == STANDARD_INPUT or path.is_fifo():
+    if path == STANDARD_INPUT or path.is_fifo() or path.is_char_device():
         raise UserError(
-            f"{path}: a pipe can be read only once, but this command reads the text twice; write it to a file"
+            f"{path}: a pipe or device can be read only once, but this command reads the text twice; write it to a file"
         )
     count, last = 0, b"\n"
     with _reading_errors(path), _open_binary(path) as stream:
-        while block := stream.read(1 << 20):
+        while block := stream.read(MAX_LINE + 1):
+            if len(block) > MAX_LINE and b"\n" not in block:
+                raise _too_long(path, f"line {count + 1}")
             count += block.count(b"\n")
             last = block[-1:]
     return count + (last != b"\n")
@@ -137,6 +227,29 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
         yield chunk
 
 
+def read_json(path: Path, largest: int) -> Any:
+    """A JSON file of up to `largest` bytes that a stranger may have written; a `ValueError` says what is wrong."""
+    if path.stat().st_size > largest:
+        raise ValueError(f"over {largest} bytes")
+    try:
+        return json.loads(path.read_bytes().decode("utf-8"), object_pairs_hook=_unique)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    tree = dict(pairs)
+    if len(tree) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return tree
+
+
+def sha256(path: Path) -> str:
+    """The digest of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 @contextlib.contextmanager
 def whole_directory(path: Path) -> Iterator[Path]:
     """A temporary directory next to `path`, renamed to `path` on success and removed on failure.
@@ -146,19 +259,8 @@ def whole_directory(path: Path) -> Iterator[Path]:
     """
     if os.path.lexists(path):
         raise UserError(f"{path}: exists already; choose another name or remove it")
-    partial = _partial(path)
-    with _creating_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)  # left by a killed process with the same process id
-        partial.mkdir()
-    try:
-        with disk_errors(path):
-            yield partial
-        with _creating_errors(path):
-            partial.rename(path)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    with _partial(path, Path.mkdir) as partial:
+        yield partial
 
 
 @contextlib.contextmanager
@@ -170,22 +272,104 @@ def whole_file(path: Path) -> Iterator[Path]:
     """
     if path.is_dir():
         raise UserError(f"{path}: is a directory; name a file")
-    partial = _partial(path)
-    with _creating_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.touch()
-    try:
-        with disk_errors(path):
-            yield partial
-        with _creating_errors(path):
-            os.replace(partial, path)
-    except BaseException:
+    with _partial(path, Path.touch) as partial:
+        yield partial
+
+
+@contextlib.contextmanager
+def _partial(path: Path, make: Callable[[Path], None]) -> Iterator[Path]:
+    partial: Path | None = None
+    with contextlib.ExitStack() as held:
+        try:
+            with _creating_errors(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _remove_abandoned(path.parent)
+                while partial is None or not _hold(partial, held):  # again if taken for abandoned before it was locked
+                    partial = path.with_name(f".{path.name}.partial-{secrets.token_hex(8)}")
+                    make(partial)
+            with disk_errors(path):
+                yield partial
+            with _creating_errors(path):
+                _sync(partial)
+                os.replace(partial, path)
+                _sync_one(path.parent)
+        except BaseException:
+            if partial is not None:
+                _remove(partial)
+            raise
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what killed processes have left in a folder; what a process still writes is locked."""
+    for partial in [path for path in folder.iterdir() if PARTIAL.fullmatch(path.name)]:
+        with contextlib.suppress(OSError):
+            descriptor = _take_lock(partial)
+            try:
+                _remove(partial)
+            finally:
+                os.close(descriptor)
+
+
+def _remove(partial: Path) -> None:
+    if partial.is_dir():
+        shutil.rmtree(partial, ignore_errors=True)
+    else:
         partial.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or a directory with all that is in it, is on the disk."""
+    for folder, _, names in os.walk(path, topdown=False):
+        for name in names:
+            _sync_one(Path(folder, name))
+        _sync_one(Path(folder))
+    if path.is_file():
+        _sync_one(path)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some network file systems cannot do it for a directory
+            raise
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Lock an existing file until the end of the block or of the process; if another process has it, a `UserError`."""
+    with contextlib.ExitStack() as held:
+        if not _hold(path, held):
+            raise UserError(f"{what} is in use by another process; wait for it to end, or stop it first")
+        yield
+
+
+def _hold(path: Path, held: contextlib.ExitStack) -> bool:
+    """Lock a file or directory until `held` ends; False if another has it. A file system without locks has none."""
+    try:
+        held.callback(os.close, _take_lock(path))
+    except (BlockingIOError, FileNotFoundError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _take_lock(path: Path) -> int:
+    """An open file that holds the lock; the error is a `BlockingIOError` if another process holds it."""
+    # Over NFS only what is open for writing can be locked, which a directory cannot be.
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(descriptor), path.stat()):
+            raise BlockingIOError  # its owner has just replaced it
+    except BaseException:
+        os.close(descriptor)
         raise
-
-
-def _partial(path: Path) -> Path:
-    return path.with_name(f".{path.name}.partial-{os.getpid()}")
+    return descriptor
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
@@ -15,7 +14,7 @@ class Bar:
 
     def __init__(self, what: str, total: int | None, unit: str, done: int = 0, shown: bool = True) -> None:
         self._bar: Any = None
-        if shown and sys.stderr.isatty():
+        if shown and sys.stderr is not None and sys.stderr.isatty():
             try:
                 from tqdm import tqdm
             except ImportError:  # lath runs without tqdm
@@ -25,9 +24,7 @@ class Bar:
     def __enter__(self) -> Bar:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.close()
 

@@ -6,6 +6,7 @@ lath.train(lath.load_recipe("my.toml"), "data", "run")
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from lath.training.learner import Learner, adopt_weights, build_learner, startin
 from lath.training.loop import run_steps
 from lath.training.objective import Objective, default_objective
 from lath.training.ranks import join_world, lead, together
-from lath.training.run import MODEL, require_new, resume_run, start_run, write_model
+from lath.training.run import MODEL, lock_run, require_new, resume_run, start_run, write_model
 from lath.training.validation import HeldOut, Validation
 
 
@@ -40,16 +41,26 @@ def train(
     """
     check_recipe(recipe, "recipe")
     data, run = Path(data), Path(run)
-    with join_world(device) as (world, own_device):
+    with join_world(device) as (world, own_device), contextlib.ExitStack() as held:
+
+        def look() -> Checkpoint | None:
+            if not resume:
+                require_new(run)
+                return None
+            held.enter_context(lock_run(run))
+            return resume_run(run, recipe, data)
+
+        def start() -> None:
+            start_run(run, recipe, data)
+            held.enter_context(lock_run(run))
+
         # All checks come before the run directory is created, the fastest first.
         corpus, valid = together(world, lambda: _open_corpora(recipe, data))
-        checkpoint: Checkpoint | None = lead(
-            world, lambda: resume_run(run, recipe, data) if resume else require_new(run)
-        )
+        checkpoint: Checkpoint | None = lead(world, look)
         learner = together(world, lambda: build_learner(recipe, data, own_device, world, objective))
         state = together(world, lambda: _initialise(learner, data, checkpoint))
         if not resume:
-            lead(world, lambda: start_run(run, recipe, data))
+            lead(world, start)
         vocab = load_vocabs(data)[1]
         heldout = HeldOut(valid, vocab, recipe.decode) if recipe.train.stop_by == "bleu" else None
         validation = Validation(valid, recipe, vocab.size, heldout)

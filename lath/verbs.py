@@ -6,13 +6,14 @@ Modules that need torch are imported inside the functions, so that help and mist
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from lath.config import (
     AnalyseSettings,
@@ -23,7 +24,14 @@ from lath.config import (
     load_recipe,
 )
 from lath.errors import UserError
-from lath.files import STANDARD_INPUT, count_lines, read_lines
+from lath.files import (
+    STANDARD_INPUT,
+    count_lines,
+    is_live,
+    read_as_it_comes,
+    read_lines,
+    whole_file,
+)
 from lath.model.bundled import DEFAULT_MODEL, default_model, find_model
 from lath.progress import watched
 
@@ -75,7 +83,7 @@ def run_average(arguments: argparse.Namespace) -> None:
 
 def run_shortlist(arguments: argparse.Namespace) -> None:
     """A shortlist for a model."""
-    from lath.model.shortlist import add_shortlist
+    from lath.engine.shortlist import add_shortlist
 
     print(add_shortlist(arguments.data, arguments.model, arguments.near, arguments.frequent))
 
@@ -91,7 +99,7 @@ def run_compress(arguments: argparse.Namespace) -> None:
 
 def run_export(arguments: argparse.Namespace) -> None:
     """A model for another program."""
-    from lath.model.export import export
+    from lath.engine.export import export
 
     export(arguments.model, arguments.out, arguments.to, arguments.quantization)
     print(arguments.out)
@@ -99,23 +107,40 @@ def run_export(arguments: argparse.Namespace) -> None:
 
 def run_translate(arguments: argparse.Namespace) -> None:
     """Text to text."""
-    model, source = _model_and_text(arguments.model, arguments.input)
+    model, source = _model_and_text(arguments)
     from lath.training.ranks import join_world
     from lath.translator import load, preferred_device
 
     with join_world(preferred_device(model, arguments.device)) as (world, device):
         options = decode_options(arguments.overrides)
-        translator = load(model, str(device), arguments.precision, arguments.engine)
-        texts = _translations(translator, source, options, world)
-        if source == STANDARD_INPUT and sys.stdin.isatty():  # otherwise it would look as if it hung
-            print("reading from the terminal: one sentence per line, then Ctrl-D to translate", file=sys.stderr)
-        for text in _with_bar(texts, source) if world.first else texts:
-            if world.first:
-                sys.stdout.write(text + "\n")
+        translator = load(model, str(device), arguments.precision, arguments.engine, arguments.threads)
+        if arguments.text is not None or arguments.format == "html":
+            text = arguments.text if arguments.text is not None else "\n".join(read_lines(source)) + "\n"
+            whole = translator.translate(text, split=not arguments.lines, format=arguments.format, **options)
+            texts = iter([whole.removesuffix("\n")])
+        else:
+            texts = _translations(translator, source, world, not arguments.lines, options)
+        with _output(arguments.output if world.first else None) as stream:
+            for text in _with_bar(texts, source, arguments) if world.first else texts:
+                if world.first:
+                    stream.write(text + "\n")
+                    if is_live(source):
+                        stream.flush()
 
 
-def _model_and_text(first: Path | None, second: Path | None) -> tuple[Path, Path]:
+@contextlib.contextmanager
+def _output(path: Path | None) -> Iterator[TextIO]:
+    """Standard output, or a file that appears when it is complete."""
+    if path is None:
+        yield sys.stdout
+        return
+    with whole_file(path) as partial, partial.open("w", encoding="utf-8", newline="\n") as stream:
+        yield stream
+
+
+def _model_and_text(arguments: argparse.Namespace) -> tuple[Path, Path]:
     """The model and the text of `lath translate [MODEL] [FILE]`; a file alone is a text, a directory alone a model."""
+    first, second = arguments.model, arguments.input
     first_is_text = first == STANDARD_INPUT or (first is not None and first.exists() and not first.is_dir())
     if first is None or (first_is_text and second is None):
         return default_model(), first or STANDARD_INPUT
@@ -128,25 +153,49 @@ def _model_and_text(first: Path | None, second: Path | None) -> tuple[Path, Path
     if second is None and not model.exists():
         raise UserError(
             f"{first}: no such file or model directory; translate a file with lath translate FILE, "
-            f"a sentence with echo SENTENCE | lath translate"
+            f"a sentence with lath translate --text SENTENCE"
         )
+    if second is not None and arguments.text is not None:
+        raise UserError(f"{second}: --text {arguments.text!r} is a text already; leave out one of the two")
     return model, second or STANDARD_INPUT
 
 
-def _translations(translator: Translator, source: Path, options: DecodeOptions, world: World) -> Iterator[str]:
+def _translations(
+    translator: Translator, source: Path, world: World, split: bool, options: DecodeOptions
+) -> Iterator[str]:
     """The translations of all lines; several ranks share each chunk, which holds a few batches for each of them."""
     from lath.training.ranks import share_stream
     from lath.translator import READ_AHEAD
 
-    if world.size > 1 and source == STANDARD_INPUT:
-        raise UserError("several ranks cannot read standard input; give a text file")
     chunk = world.size * READ_AHEAD * translator.settings(**options).batch_sentences
-    return share_stream(world, read_lines(source), lambda lines: translator.translate(lines, **options), chunk)
+    if world.size > 1 and (source == STANDARD_INPUT or is_live(source)):
+        raise UserError("several ranks cannot read standard input; give a text file")
+    if not is_live(source):
+        return share_stream(
+            world, read_lines(source), lambda lines: translator.translate(lines, split=split, **options), chunk
+        )
+    arrived = _prompted(read_as_it_comes(source, chunk), translator)
+    return (text for lines in arrived for text in translator.translate(lines, split=split, **options))
 
 
-def _with_bar(texts: Iterator[str], source: Path) -> Iterable[str]:
+def _prompted(arrived: Iterator[list[str]], translator: Translator) -> Iterator[list[str]]:
+    """The lines as they come; who types them is asked for each."""
+    info, asked = translator.info, sys.stdin.isatty()
+    if asked:  # otherwise it would look as if it hung
+        print("Type a line and press Enter to translate it; Ctrl-D ends.", file=sys.stderr)
+    while True:
+        if asked:
+            print(f"{info.source_language}> ", end="", file=sys.stderr, flush=True)
+        lines = next(arrived, None)
+        if lines is None:
+            return
+        yield lines
+
+
+def _with_bar(texts: Iterator[str], source: Path, arguments: argparse.Namespace) -> Iterable[str]:
     """The translations with a progress bar, unless they are printed to the terminal themselves."""
-    if sys.stdout.isatty() or not sys.stderr.isatty():
+    printed = arguments.output is None and sys.stdout.isatty()
+    if printed or arguments.text is not None or not sys.stderr.isatty():
         return texts
     # Only a file can be read a second time; a pipe cannot.
     total = count_lines(source) if source.is_file() else None
@@ -208,7 +257,7 @@ def run_show(arguments: argparse.Namespace) -> None:
     from lath.translator import load
 
     translator = load(path, arguments.device, arguments.precision)
-    hypothesis = next(translator.hypotheses([arguments.sentence], trace=True, **options))
+    hypothesis = next(translator.hypotheses([arguments.sentence], trace=True, split=False, **options))
     if arguments.plot is not None:
         plot_passes(hypothesis, translator.target_vocab, arguments.plot)
     # https://no-color.org: any value but the empty one.

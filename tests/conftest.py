@@ -27,7 +27,7 @@ class SpelledVocab:
     """A vocabulary that decodes to token ids, so that different outputs never look the same."""
 
     def __init__(self, vocab: Vocab) -> None:
-        self.vocab, self.size = vocab, vocab.size
+        self.vocab, self.size, self.placeholders = vocab, vocab.size, vocab.placeholders
 
     def encode(self, text: str) -> list[int]:
         return self.vocab.encode(text)

@@ -49,3 +49,17 @@ def test_distilling(toy_folder: Path) -> None:
     assert [row["system"] for row in told["rows"]] == ["lath fp32", "ctranslate2 float32", "ctranslate2 int8"]
     assert [row["same_lines"] for row in told["rows"][:2]] == [8, 8]
     assert all(row["lines_per_second"] > 0 for row in told["rows"])
+
+
+def test_splitting() -> None:
+    told = last_line("benchmarks/split.py", "de", "docs/runs/splitter/hard.de.txt", "--repeats", 1)
+    scores = {row["splitter"]: row["f1"] for row in told["rows"]}
+    assert scores["lath (sentencex, corrected)"] > scores["sentencex"] > 0.9
+
+
+@pytest.mark.parametrize("files", [(), ("demo/tatoeba.valid.de",)])
+def test_protecting(files: tuple[str, ...]) -> None:
+    result = last_line("benchmarks/protect.py", "de-en", *files, "--texts", 4)
+    assert (result["texts"], result["wrong"]) == (4, 0)
+    assert result["ratio"] > 0
+    assert result["tokens"] > 1

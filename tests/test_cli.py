@@ -165,13 +165,14 @@ def test_from_text_to_scores(recipe: Path, toy_folder: Path, tmp_path: Path, cap
     (tmp_path / "test.src").write_text("".join(f"{line}\n" for line in [*sources, ""]), encoding="utf-8")
     translated = ok(capsys, "translate", run / "model", tmp_path / "test.src", "--set", "decode.iterations=2")
     expected = lath.translator.load(run / "model", "cpu").translate([*sources, ""], iterations=2)
+    raw = lath.translator.load(run / "model", "cpu").translate([*sources, ""], split=False, iterations=2)
     assert translated == "".join(f"{line}\n" for line in expected)
 
     out = tmp_path / "distilled"
     assert ok(capsys, "distill", run / "model", tmp_path / "test.src", out, "--set", "decode.iterations=2") == (
         f"{out}: 21 lines\n"
     )
-    assert out.read_text(encoding="utf-8") == translated
+    assert out.read_text(encoding="utf-8") == "".join(f"{line}\n" for line in raw)
 
 
 def test_the_vocabulary_of_another_directory(recipe: Path, toy_folder: Path, tmp_path: Path, capsys: Capsys) -> None:
@@ -210,8 +211,12 @@ def test_translate_from_a_terminal(toy_run: Runs) -> None:
     finally:
         os.close(screen)
         os.close(keyboard)
-    message = "reading from the terminal: one sentence per line, then Ctrl-D to translate\n"
-    assert (done.returncode, done.stderr.decode()) == (0, message)
+    prompts = done.stderr.decode()
+    assert (done.returncode, prompts.splitlines()[0]) == (
+        0,
+        "Type a line and press Enter to translate it; Ctrl-D ends.",
+    )
+    assert prompts.splitlines()[1].startswith("xx> ")
     expected = lath.translator.load(model, "cpu").translate(["ba ko mi", "gu du"])
     assert done.stdout.decode() == "".join(f"{line}\n" for line in expected)
 
@@ -283,7 +288,7 @@ def test_a_model_and_a_text_in_the_wrong_places(bundled: Path, text: Path, capsy
     for missing in ("nwes.src", "Guten Morgen.", "runs/none"):
         assert refused(capsys, "translate", missing) == (
             f"{missing}: no such file or model directory; translate a file with lath translate FILE, "
-            "a sentence with echo SENTENCE | lath translate"
+            "a sentence with lath translate --text SENTENCE"
         )
     assert refused(capsys, "show", "de-en", text) == (
         f"{text}: a file, not a sentence; give the sentence in quotes, "
@@ -487,7 +492,7 @@ def test_a_mistyped_command(capsys: Capsys, arguments: list[str], message: str) 
         ("train.steps", "--set train.steps: write it as section.key=value, for example --set train.steps=100"),
         ("train.steps=many", "toy.toml: train: steps: expected a whole number, got 'many'"),
         ("network.kind=NAT", "toy.toml: network: kind: 'NAT' is not one of AT, CMLM, LAT (did you mean 'AT'?)"),
-        ("train.steps=0", "toy.toml: train: steps must be at least 1"),
+        ("train.steps=0", "toy.toml: train: steps must be 1 to 1e9"),
     ],
 )
 def test_a_wrong_setting(recipe: Path, tmp_path: Path, capsys: Capsys, override: str, message: str) -> None:

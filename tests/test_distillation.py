@@ -19,8 +19,9 @@ from conftest import Runs
 
 from lath.config import DecodeOptions
 from lath.distillation import SHARD_LINES, distill, distill_with
+from lath.engine.export import export
 from lath.errors import UserError
-from lath.model.export import export
+from lath.model.directory import read_info, write_info
 from lath.translator import Hypothesis, Translator, load
 
 LINES = ["ba ko", "", "gu du fa", "mi tu re", "  ", "sa", "lo ni pe", "fa fa ba", "tu", "re mi", "du"]
@@ -73,7 +74,7 @@ def test_the_output_is_the_translation_line_by_line(
     translator = load(model, "cpu")
     out = tmp_path / "new" / "train.tgt"
     assert distill_with(translator, model, source, out, {"beam": 2}, shard_lines) == len(LINES)
-    expected = translator.translate(LINES, beam=2)
+    expected = translator.translate(LINES, split=False, beam=2)
     assert out.read_text(encoding="utf-8") == "".join(f"{line}\n" for line in expected)
     assert [expected[1], expected[4]] == ["", ""]
     assert [path.name for path in out.parent.iterdir()] == ["train.tgt"]
@@ -116,7 +117,7 @@ def test_a_source_that_changes_meanwhile_is_reported_and_no_work_is_lost(
 def test_the_public_function_loads_the_model_itself(model: Path, source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert distill(str(model), str(source), str(out), device="cpu", engine="plain", beam=2) == len(LINES)
-    expected = load(model, "cpu", engine="plain").translate(LINES, beam=2)
+    expected = load(model, "cpu", engine="plain").translate(LINES, split=False, beam=2)
     assert out.read_text(encoding="utf-8") == "".join(f"{line}\n" for line in expected)
     with pytest.raises(UserError, match="unknown device 'gpu'"):
         distill(model, source, tmp_path / "other", device="gpu")
@@ -189,7 +190,7 @@ def test_a_killed_run_goes_on_and_ends_the_same(model: Path, source: Path, tmp_p
     run(watched, model, source, out)
     assert watched.asked == LINES[6:]
     written = out.read_bytes().split(b"\n")
-    expected = [text.encode() for text in load(model, "cpu").translate(LINES)]
+    expected = [text.encode() for text in load(model, "cpu").translate(LINES, split=False)]
     assert written[:6] == expected[:6]
     assert len(written) == len(LINES) + 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "train.src"]
@@ -232,6 +233,7 @@ def test_another_model_is_refused(model: Path, source: Path, unfinished: Path, t
     raw = bytearray((retrained / "model.safetensors").read_bytes())
     raw[-1] ^= 1
     (retrained / "model.safetensors").write_bytes(raw)
+    write_info(retrained, read_info(retrained))
     message = refusal(Watched(load(retrained, "cpu")), retrained, source, unfinished, beam=2)
     assert "differs in model; repeat the command" in message
 
@@ -321,8 +323,14 @@ def test_an_exported_teacher_writes_the_same(model: Path, exported: Path, source
         assert distill(teacher, source, out, device="cpu", beam=2, batch_sentences=2) == len(LINES)
     assert distill(exported, source, tmp_path / "greedy", beam=1) == len(LINES)
     texts = [path.read_text(encoding="utf-8") for path in sorted(tmp_path.glob("out-*"))]
-    assert texts[0] == texts[1] == "".join(f"{line}\n" for line in load(model, "cpu").translate(LINES, beam=2))
-    assert (tmp_path / "greedy").read_text(encoding="utf-8").splitlines() == load(model, "cpu").translate(LINES, beam=1)
+    assert (
+        texts[0]
+        == texts[1]
+        == "".join(f"{line}\n" for line in load(model, "cpu").translate(LINES, split=False, beam=2))
+    )
+    assert (tmp_path / "greedy").read_text(encoding="utf-8").splitlines() == load(model, "cpu").translate(
+        LINES, split=False, beam=1
+    )
 
 
 def test_an_exported_teacher_goes_on_after_a_failure(exported: Path, source: Path, tmp_path: Path) -> None:

@@ -8,7 +8,13 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "docs" / "runs"
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("models/*/README.md"), *ROOT.glob("recipes/*.md")]
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("docs/adr/*.md"),
+        *ROOT.glob("models/*/README.md"),
+        *ROOT.glob("recipes/*.md"),
+    ]
 )
 LINK = re.compile(r"\]\(([^)#\s]*runs/[^)#\s]*)\)")
 KIBIBYTES = {"formats.md": 30, "results.md": 12, "benchmarks.md": 10}

@@ -78,7 +78,7 @@ def toy_recipe(folder: Path, kind: str, language: Language = plain_pairs, **trai
             "data": {"source_language": "xx", "target_language": "yy", "train_source": str(source),
                      "train_target": str(target), "valid_source": str(valid_source),
                      "valid_target": str(valid_target), "max_length": 30},
-            "vocab": {"size": 385 if language is ambiguous_pairs else 350},
+            "vocab": {"size": 385 if language is ambiguous_pairs else 350, "placeholders": 0},
             "network": {"kind": kind, "width": 64, "heads": 4, "feedforward": 128, "encoder_layers": 1,
                         "decoder_layers": 2, "max_positions": 64, "dropout": 0.0},
             "train": {"steps": 400, "step_tokens": 500, "micro_batch_tokens": 2000, "learning_rate": 3e-3,

@@ -20,7 +20,6 @@ WAYS = {
     "candidates": DecodeSettings(iterations=3, length_candidates=3),
     "paper": DecodeSettings(iterations=3, rules="paper"),
     "longer": DecodeSettings(iterations=3, extra_length=2, length_candidates=2),
-    "early": DecodeSettings(iterations=6, stop_early=True, length_candidates=2),
 }
 
 

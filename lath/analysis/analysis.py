@@ -6,17 +6,17 @@ Everything here is data. tables.py and traces.py make it, analyse.py writes it, 
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from lath import __version__
 from lath.analysis.scores import SystemScores
 from lath.decoding.results import Pass
+from lath.files import json_line
 
 FORMAT = 1
+TRACE_DIGITS = 4
+"""Decimals of the log-probabilities in traces, which would fill megabytes."""
 Cell = str | float | None
 """Of a table; None is a figure that does not exist."""
 
@@ -160,7 +160,7 @@ class Analysis:
             "tables": [dataclasses.asdict(table) for table in self.tables],
             "plots": [{"name": plot.name, "title": plot.title} for plot in self.plots],
         }
-        return json.dumps(finite(tree), ensure_ascii=False, allow_nan=False)
+        return json_line(tree)
 
     def markdown(self) -> str:
         """All tables on one page."""
@@ -169,15 +169,15 @@ class Analysis:
 
 
 def _system_tree(system: System) -> dict[str, Any]:
-    kept = {name: value for name, value in vars(system).items() if name != "texts"}
     tree = dataclasses.asdict(dataclasses.replace(system, texts=[]))
-    return {name: tree[name] for name in kept}
+    del tree["texts"]  # in the file that `path` names
+    return {**tree, "traces": _rounded(tree["traces"])}
 
 
-def finite(value: Any) -> Any:
-    """The same tree with None for each number that JSON cannot hold."""
+def _rounded(value: Any) -> Any:
+    """The same tree with fewer digits."""
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return round(value, TRACE_DIGITS)
     if isinstance(value, dict):
-        return {key: finite(inner) for key, inner in value.items()}
-    return [finite(inner) for inner in value] if isinstance(value, Sequence) and not isinstance(value, str) else value
+        return {key: _rounded(inner) for key, inner in value.items()}
+    return [_rounded(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -10,7 +10,7 @@ from unicodedata import combining, east_asian_width
 
 from lath.analysis.picture import Cell, Name, Picture, cell_text, describe, draw, draw_svg, row_label
 from lath.analysis.plots import Curve, plot_curves, sparkline
-from lath.config import Recipe, load_recipe, recipe_from_tree, to_tree
+from lath.config import load_recipe, to_tree
 from lath.errors import UserError
 from lath.files import whole_file
 from lath.model.directory import CARD, CONFIG, EXPORTED, is_exported, read_info
@@ -19,6 +19,7 @@ from lath.text.vocab import MASK, Vocab
 from lath.training.checkpoints import best_checkpoints, list_checkpoints
 from lath.training.log import Entry, log_entries, training_words
 from lath.training.ranking import out_of_patience, validation_costs
+from lath.training.run import read_settings
 from lath.translator import Hypothesis
 
 
@@ -136,7 +137,7 @@ def _show_data(directory: Path) -> str:
 
 
 def _show_run(run: Path) -> str:
-    recipe = _resolved_recipe(run / "resolved.json")
+    recipe = read_settings(run)
     checkpoints = list_checkpoints(run / "checkpoints")
     entries = list(log_entries(run))
     lines = [f"{run}: {recipe.network.kind}, {recipe.train.steps} steps"]
@@ -180,10 +181,3 @@ def _loss_curves(entries: Sequence[Entry]) -> dict[str, Curve]:
         for name, key in names.items()
     }
     return {name: curve for name, curve in curves.items() if curve}
-
-
-def _resolved_recipe(path: Path) -> Recipe:
-    try:
-        return recipe_from_tree(json.loads(path.read_text(encoding="utf-8")), str(path))
-    except (ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: damaged or not written by lath ({error}); copy the run directory again") from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import itertools
-import json
 import platform
 import re
 import statistics
@@ -21,6 +20,7 @@ from lath import __version__
 from lath.analysis.scores import Score
 from lath.analysis.sentences import Text, throughput_lines
 from lath.config import DecodeOptions, DecodeSettings
+from lath.files import json_line
 from lath.translator import Translator
 
 STAGES = ("tokenise", "encode", "decode", "merge", "detokenise")
@@ -56,7 +56,7 @@ class Row:
     def translate(self, lines: Sequence[str], batch: int) -> list[str]:
         """Text to text."""
         options: DecodeOptions = {**self.overrides, "batch_sentences": batch}
-        return self.translator.translate(lines, **options)
+        return self.translator.translate(lines, split=False, **options)
 
 
 @dataclass
@@ -213,7 +213,7 @@ class BenchReport:
             [f"- `{line}`" for speed in self.speeds for line in (speed.signature, speed.throughput_signature)],
             [f"- {note}" for note in self.notes],
         ]
-        return "\n\n".join(filter(None, [*tables, *map("\n".join, lists), json.dumps(tree)]))
+        return "\n\n".join(filter(None, [*tables, *map("\n".join, lists), json_line(tree)]))
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

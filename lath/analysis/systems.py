@@ -32,7 +32,7 @@ from lath.errors import UserError
 from lath.files import whole_file
 from lath.model.bundled import find_model
 from lath.model.directory import is_exported
-from lath.model.network import CMLM, KINDS, LAT, Memory, Model, count_parameters
+from lath.model.network import CMLM, KINDS, LAT, Memory, Model
 from lath.progress import Bar, watched
 from lath.text.vocab import EOS, PAD, Vocab
 from lath.translator import Hypothesis, Translator, load
@@ -106,8 +106,8 @@ class Loaded:
         return self.translator.settings(**self.options)
 
     def hypotheses(self, lines: Sequence[str], trace: bool = False) -> list[Hypothesis]:
-        """Line n of the result translates line n."""
-        found = self.translator.hypotheses(lines, trace=trace, **self.options)
+        """Line n of the result translates line n, as a whole: evaluation and training do not split lines."""
+        found = self.translator.hypotheses(lines, trace=trace, split=False, **self.options)
         return list(watched(found, f"decoding with {self.name}", len(lines)))
 
 
@@ -163,7 +163,7 @@ def facts(system: Loaded) -> ModelFacts:
         encoder_layers=network.encoder_layers,
         decoder_layers=network.decoder_layers,
         width=network.width,
-        parameters=count_parameters(model),
+        parameters=sum(weights.numel() for weights in model.parameters()),
         settings=to_tree(system.settings),
         precision=system.translator.precision,
         fingerprint=fingerprint(system.directory),
@@ -217,9 +217,7 @@ def trace(system: Loaded, source: Sequence[str], lines: Sequence[int]) -> list[T
     decode = system.translator.target_vocab.decode
     traces = []
     for line, found in zip(lines, system.hypotheses([source[line] for line in lines], trace=True), strict=True):
-        count = max(map(len, found.passes), default=0)
-        outputs = [[passes[min(turn, len(passes) - 1)].output for passes in found.passes] for turn in range(count)]
-        texts = [" ".join(decode(ids[1:-1]) for ids in parts) for parts in outputs]
+        texts = [" ".join(decode(one.output[1:-1]) for one in turn) for turn in zip(*found.passes, strict=True)]
         traces.append(Trace(line, found.text, found.score, found.passes, texts))
     return traces
 

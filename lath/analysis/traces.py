@@ -83,8 +83,7 @@ def passes_table(traced: Sequence[Traced], tokenised: bool) -> Table:
     rows: list[list[Cell]] = []
     for system in traced:
         for turn in range(1, max((number for number, _ in system.passes()), default=0) + 1):
-            texts = [trace.pass_texts[min(turn, len(trace.pass_texts)) - 1] if trace.passes else ""
-                     for trace in system.traces]  # fmt: skip
+            texts = [trace.pass_texts[turn - 1] if trace.passes else "" for trace in system.traces]
             scores = evaluate(texts, system.references, tokenised)
             now = [found for number, found in system.passes() if number == turn]
             written = sum(len(found.output) - 2 for found in now)

@@ -41,6 +41,8 @@ def decode(
 class PlainDecoder:
     """The readable decoding of every kind: the oracle of all faster ones."""
 
+    engine = "plain"
+
     def __init__(self, model: Model, merge: MergeRule = merge_pieces) -> None:
         """`merge` is how LAT merges pieces, for experiments with rules of your own."""
         self.model, self.merge = model, merge

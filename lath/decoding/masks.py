@@ -59,21 +59,16 @@ def mask_predict(model: CMLM, source: Tensor, settings: DecodeSettings, trace: b
     inputs = [[BOS, *[MASK] * (length - 2), EOS] for length in lengths]
     best_scores = [[0.0] * length for length in lengths]
     passes: list[list[Pass]] = [[] for _ in inputs]
-    outputs = list(inputs)
-    taken = [0] * len(inputs)
-    open_ = set(range(len(inputs)))
     for iteration in range(1, settings.iterations + 1):
-        if not open_:
-            break
         target = pad(inputs).to(source.device)
         asked = target == MASK
         if trace or not asked.any():  # a trace shows the other places too; and an empty choice cannot be computed
             asked = target != PAD
         values, indices = only_at(asked, model.decode(target, memory), choose)
-        best_ids, best_values = indices.tolist(), values.tolist()
-        for row in sorted(open_):
-            filled, filled_scores = best_ids[row], best_values[row]
-            shown, scores = inputs[row], best_scores[row]
+        for row, (shown, filled, filled_scores) in enumerate(
+            zip(inputs, indices.tolist(), values.tolist(), strict=True)
+        ):
+            scores = best_scores[row]
             output = [filled[place] if id == MASK else id for place, id in enumerate(shown)]
             for place, id in enumerate(shown):
                 if id == MASK:
@@ -83,12 +78,10 @@ def mask_predict(model: CMLM, source: Tensor, settings: DecodeSettings, trace: b
                 pieces, piece_scores = [[id] for id in filled[: len(shown)]], [[s] for s in filled_scores[: len(shown)]]
                 passes[row].append(Pass(shown, pieces, piece_scores, [], output, masked))
             inputs[row] = [MASK if place in masked else id for place, id in enumerate(output)]
-            if settings.stop_early and iteration > 1 and output == outputs[row]:
-                open_.remove(row)
-            outputs[row], taken[row] = output, iteration
+    # Nothing is masked after the last pass.
     decoded = [
-        Decoded(ids[1:-1], _mean(scores[1:-1]), count, traced)
-        for ids, scores, count, traced in zip(outputs, best_scores, taken, passes, strict=True)
+        Decoded(ids[1:-1], _mean(scores[1:-1]), settings.iterations, traced)
+        for ids, scores, traced in zip(inputs, best_scores, passes, strict=True)
     ]
     return best_candidates(decoded, settings.length_candidates)
 

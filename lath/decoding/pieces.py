@@ -59,29 +59,19 @@ def decode_pieces(
     memory = repeat_rows(memory, settings.length_candidates)
     inputs = [[MASK] * length for length in lengths]
     passes: list[list[Pass]] = [[] for _ in inputs]
-    sentences: dict[int, Sentence] = {}
-    certainties: dict[int, float] = {}
-    taken = [0] * len(inputs)
-    open_ = set(range(len(inputs)))
     for iteration in range(1, settings.iterations + 1):
-        if not open_:
-            break
         target = pad(inputs).to(source.device)
         written = Pieces(*only_at(target != PAD, model.decode(target, memory), model.pieces))
-        shown = [len(input) for input in inputs]
-        certain = certainty(written.scores, torch.tensor(shown, device=source.device), length_scores).tolist()
         step = MergeStep(settings.merge_rules, iteration, settings.iterations, model.settings.max_positions)
         merged = merge_rows(inputs, written, step, merge, trace)
-        for row in sorted(open_):
-            sentence, inputs[row], traced = merged[row]
-            if settings.stop_early and iteration > 1 and sentence.ids == sentences[row].ids:
-                open_.remove(row)
-            sentences[row], certainties[row], taken[row] = sentence, certain[row], iteration
-            if traced is not None:
-                passes[row].append(traced)
+        inputs = [merged_pass.next_input for merged_pass in merged]
+        for traced, merged_pass in zip(passes, merged, strict=True):
+            if merged_pass.trace is not None:
+                traced.append(merged_pass.trace)
+    certain = certainty(written.scores, (target != PAD).sum(dim=1), length_scores).tolist()
     decoded = [
-        Decoded(ids := sentences[row].ids[1:-1], certainties[row] if ids else -torch.inf, taken[row], traced)
-        for row, traced in enumerate(passes)
+        Decoded(ids := last.sentence.ids[1:-1], score if ids else -torch.inf, settings.iterations, traced)
+        for last, score, traced in zip(merged, certain, passes, strict=True)
     ]
     return best_candidates(decoded, settings.length_candidates)
 

@@ -95,7 +95,7 @@ class BeamSearch:
 
     def __init__(self, model: AT, beam: int, length_penalty: float) -> None:
         self.model, self.beam, self.length_penalty = model, beam, length_penalty
-        self.device, self.dtype = model.body.output_matrix.device, model.body.output_matrix.dtype
+        self.device, self.dtype = model.body.output_table.weight.device, model.body.output_table.weight.dtype
         self._searches: dict[tuple[int, int], _Search] = {}
         self._storage: dict[str, list[Tensor]] = {}
         self._pool: object = None

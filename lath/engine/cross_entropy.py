@@ -1,4 +1,4 @@
-"""Twin of `token_losses` and `weigh_tokens` (training/objective.py) that never holds all logits at once."""
+"""Twin of `token_losses` and their weighted sum (training/objective.py) that never holds all logits at once."""
 
 from __future__ import annotations
 

@@ -26,12 +26,22 @@ from torch import Tensor
 from lath.config import DecodeSettings
 from lath.decoding.lengths import length_limits
 from lath.decoding.results import Decoded
+from lath.engine.export import (
+    ENGINE_SHORTLIST,
+    ENGINE_WEIGHTS,
+    SHARED_NAMES,
+    SOURCE_NAMES,
+    TARGET_NAMES,
+    engine_files,
+    import_ctranslate2,
+    token_names,
+)
 from lath.errors import UserError
-from lath.model.directory import CONFIG, EXPORTED, ModelInfo, read_info
-from lath.model.export import ENGINE_SHORTLIST, ENGINE_WEIGHTS, import_ctranslate2, token_names
+from lath.files import read_json
+from lath.model.directory import CONFIG, EXPORTED, ModelInfo, check_files, checked_vocabs, read_config
 from lath.model.network import NEVER_WRITTEN_AFTER_BEGIN
 from lath.model.padding import pad, row_lengths
-from lath.text.vocab import EOS, Vocab, load_vocabs, vocab_files
+from lath.text.vocab import EOS, LARGEST_FILE, Vocab, vocab_files
 
 ALMOST_ZERO = 1e-9
 """A length penalty that changes no float32 score."""
@@ -61,10 +71,16 @@ class LoadedExport:
 def load_exported(directory: Path, threads: int) -> LoadedExport:
     """An exported directory, ready to translate."""
     ctranslate2 = import_ctranslate2()
-    info = read_info(directory / EXPORTED)
-    source_vocab, target_vocab = load_vocabs(directory / EXPORTED)
-    if not (directory / ENGINE_WEIGHTS).is_file():
-        raise UserError(f"{directory / ENGINE_WEIGHTS}: missing; copy the whole directory again")
+    config = read_config(directory / EXPORTED)
+    info = config.info
+    source_vocab, target_vocab = checked_vocabs(directory / EXPORTED, config)
+    for path in (directory / ENGINE_WEIGHTS, *engine_files(directory)):
+        if not path.is_file():
+            raise UserError(f"{path}: missing; copy the whole directory again")
+    if config.digests is None:  # CTranslate2 may crash the process when a file is damaged
+        raise UserError(f"{directory}: exported by an earlier version, without SHA-256; export the model again")
+    check_files(directory / EXPORTED, config, engine_files(directory))
+    _check_names(directory, source_vocab, target_vocab)
     try:
         # compute_type "default" keeps the type of the weights if the processor supports it.
         engine = ctranslate2.Translator(str(directory), device="cpu", compute_type="default", intra_threads=threads)
@@ -77,8 +93,23 @@ def load_exported(directory: Path, threads: int) -> LoadedExport:
     return LoadedExport(decoder, info, source_vocab, target_vocab)
 
 
+def _check_names(directory: Path, source_vocab: Vocab, target_vocab: Vocab) -> None:
+    """CTranslate2 must know the tokens by the names that this module passes and expects."""
+    shared = (directory / SHARED_NAMES).is_file()
+    for name, vocab in ((SOURCE_NAMES, source_vocab), (TARGET_NAMES, target_vocab)):
+        path = directory / (SHARED_NAMES if shared else name)
+        try:
+            fits = read_json(path, LARGEST_FILE) == token_names(vocab)
+        except (ValueError, OSError):
+            fits = False
+        if not fits:
+            raise UserError(f"{path}: missing, damaged or of another vocabulary; copy the whole directory again")
+
+
 class CTranslate2Decoder:
     """CTranslate2's engine under the rules of our beam search; a `Decoder`."""
+
+    engine = "ctranslate2"
 
     def __init__(
         self, engine: Any, info: ModelInfo, source_vocab: Vocab, target_vocab: Vocab, has_shortlist: bool = False

@@ -235,7 +235,7 @@ def packed_loss_share(
     weights = token_weights(examples.groups, totals, model.settings.kind, objective)
     token = chunked_cross_entropy(
         (states * model.output_scale).flatten(0, 1),
-        model.body.output_matrix,
+        model.body.output_table.weight,
         examples.targets.flatten(),
         weights.flatten(),
         objective.label_smoothing,

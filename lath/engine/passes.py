@@ -58,12 +58,8 @@ class State(NamedTuple):
     """R: how many of them there are."""
     overflow: Tensor
     """R: whether a row has outgrown its width."""
-    passes: Tensor
-    """R: how many passes it took."""
     certainty: Tensor
-    """R: what chooses among length candidates; known after a pass that may be the last."""
-    done: Tensor
-    """R: whether a pass wrote what the pass before it had written, where that is asked for."""
+    """R: what chooses among length candidates; known after the last pass."""
 
 
 @dataclass
@@ -153,8 +149,12 @@ class Passes:
         decoded: list[Decoded] = []
         for source, wide, fetched in started:
             found = fetched.wait()[: len(source)]
-            scores: list[float] = found[:, 3].contiguous().view(torch.float64).tolist()
-            sentences = [_read(row, score) for row, score in zip(found.tolist(), scores, strict=True)]
+            scores: list[float] = found[:, 2].contiguous().view(torch.float64).tolist()
+            # A sentence's tokens stand between BOS and EOS.
+            sentences = [
+                Decoded(ids[1 : size - 1], score, self.settings.iterations)
+                for (_, size, _, *ids), score in zip(found.tolist(), scores, strict=True)
+            ]
             outgrown = found[:, 0].nonzero().flatten()
             if len(outgrown) and wide < most:
                 again = self._start_rows(source[outgrown], target_width(2 * wide, most))
@@ -192,31 +192,11 @@ class Passes:
         shape = (*encoded.source.shape, wide)
         if shape not in self._decoders:
             self._make_room()
-            self._decoders[shape] = self._rounds(encoded, wide)
+            # Nothing of `self` in here: `self` keeps the work, and a reference cycle would hold all its memory until
+            # the cyclic garbage collector runs.
+            work = partial(_decode, self.model, self.settings, encoded, wide)
+            self._decoders[shape] = recorded(work, self.device, self._pool)
         return self._decoders[shape]
-
-    def _rounds(self, encoded: _Encoded, wide: int) -> Callable[[], Tensor]:
-        """The passes in one work; in one work each where the device is asked after each whether all are done."""
-        passes, stop_early = range(1, self.settings.iterations + 1), self.settings.stop_early
-        rounds = [[number] for number in passes] if stop_early else [list(passes)]
-        states = [first_state(self.model, encoded.lengths, wide)]
-        works: list[Callable[[], tuple[State, Tensor]]] = []
-        for number in range(len(rounds)):
-            round_ = partial(_round, self.model, self.settings, encoded, states, number, rounds[number])
-            work = recorded(round_, self.device, self._pool)
-            works.append(work)
-            states.append(work()[0])  # what the next work reads
-
-        # Nothing of `self` in here: `self` keeps this function, and a reference cycle would hold all its memory until
-        # the cyclic garbage collector runs.
-        def run() -> Tensor:
-            for number, work in enumerate(works, start=1):
-                states[number], summary = work()
-                if stop_early and bool(states[number].done.all()):
-                    break
-            return summary
-
-        return run
 
     def _make_room(self) -> None:
         if len(self._encoders) + len(self._decoders) >= MOST_SHAPES:
@@ -238,20 +218,15 @@ def _encode(model: CMLM | LAT, settings: DecodeSettings, inputs: Tensor) -> tupl
     return lengths.masked_fill(rows >= real, 2), length_scores, repeat_rows(memory, candidates)
 
 
-def _round(
-    model: CMLM | LAT,
-    settings: DecodeSettings,
-    encoded: _Encoded,
-    states: list[State],
-    number: int,
-    iterations: list[int],
-) -> tuple[State, Tensor]:
-    """The second work: some passes after the state of that number; the first of all depends on the lengths alone."""
-    wide = states[0].inputs.shape[1]
-    state = states[number] if number else first_state(model, encoded.lengths, wide)
-    for iteration in iterations:
-        state = next_state(model, settings, encoded, state, iteration)
-    return state, _summary(state, encoded.real, settings.length_candidates)
+def _decode(model: CMLM | LAT, settings: DecodeSettings, encoded: _Encoded, wide: int) -> Tensor:
+    """The second work: every pass, and the summary of the best candidates."""
+    state = first_state(model, encoded.lengths, wide)
+    for iteration in range(1, settings.iterations + 1):
+        if isinstance(model, CMLM):
+            state = _fill_masks(model, settings, encoded, state, iteration)
+        else:
+            state = _merge_pieces(model, settings, encoded, state, iteration)
+    return _summary(state, encoded.real, settings.length_candidates)
 
 
 def first_state(model: CMLM | LAT, lengths: Tensor, wide: int) -> State:
@@ -262,32 +237,7 @@ def first_state(model: CMLM | LAT, lengths: Tensor, wide: int) -> State:
         inputs = torch.where(places == lengths[:, None] - 1, EOS, inputs)
         inputs[:, 0] = BOS
     scores = torch.zeros(inputs.shape, device=lengths.device)
-    overflow, none = lengths > wide, torch.zeros_like(lengths)
-    return State(inputs, lengths, inputs, scores, lengths, overflow, none, none.double(), none.bool())
-
-
-def next_state(model: CMLM | LAT, settings: DecodeSettings, encoded: _Encoded, state: State, iteration: int) -> State:
-    """One pass of the decoder, and what it is shown in the next."""
-    if isinstance(model, CMLM):
-        new = _fill_masks(model, settings, encoded, state, iteration)
-    else:
-        new = _merge_pieces(model, settings, encoded, state, iteration)
-    if not settings.stop_early or iteration == 1:
-        return new
-    same = (new.sizes == state.sizes) & (new.ids == state.ids).all(dim=1)
-    kept = state.done[:, None]
-    return new._replace(
-        ids=torch.where(kept, state.ids, new.ids),
-        scores=torch.where(kept, state.scores, new.scores),
-        sizes=torch.where(state.done, state.sizes, new.sizes),
-        passes=torch.where(state.done, state.passes, new.passes),
-        certainty=torch.where(state.done, state.certainty, new.certainty),
-        done=state.done | same,
-    )
-
-
-def _may_be_last(settings: DecodeSettings, iteration: int) -> bool:
-    return settings.stop_early or iteration == settings.iterations
+    return State(inputs, lengths, inputs, scores, lengths, lengths > wide, torch.zeros_like(lengths).double())
 
 
 def _merge_pieces(model: LAT, settings: DecodeSettings, encoded: _Encoded, state: State, iteration: int) -> State:
@@ -299,7 +249,7 @@ def _merge_pieces(model: LAT, settings: DecodeSettings, encoded: _Encoded, state
     # Between passes a text is never adjusted beyond the longer of its own length and its input's.
     overflow = state.overflow | (merged.lengths > wide) if iteration < settings.iterations else state.overflow
     certain = state.certainty
-    if _may_be_last(settings, iteration):
+    if iteration == settings.iterations:
         certain = certainty(pieces.scores, state.lengths, encoded.length_scores)
     return state._replace(
         inputs=merged.next_ids,
@@ -308,7 +258,6 @@ def _merge_pieces(model: LAT, settings: DecodeSettings, encoded: _Encoded, state
         scores=merged.scores,
         sizes=merged.lengths,
         overflow=overflow,
-        passes=torch.full_like(state.passes, iteration),
         certainty=certain,
     )
 
@@ -330,19 +279,18 @@ def _fill_masks(model: CMLM, settings: DecodeSettings, encoded: _Encoded, state:
     )
     again = words & (lower.sum(dim=2) < masks[:, None])
     certain = state.certainty
-    if _may_be_last(settings, iteration):
+    if iteration == settings.iterations:
         certain = torch.where(words, scores.double(), 0.0).sum(dim=1) / (lengths - 2).clamp(min=1)
     return state._replace(
         inputs=torch.where(again, MASK, ids),
         ids=ids,
         scores=scores,
-        passes=torch.full_like(state.passes, iteration),
         certainty=certain,
     )
 
 
 def _summary(state: State, real: Tensor, candidates: int) -> Tensor:
-    """B x (4 + W), int64, of the best candidate of each sentence: outgrown, size, passes, score as its bits, tokens."""
+    """B x (3 + W), int64, of the best candidate of each sentence: outgrown, size, score as its bits, tokens."""
     # As in `decode_pieces`, an empty sentence has the worst score there can be.
     means = torch.where(state.sizes > 2, state.certainty, -torch.inf)
     # The first of the best, which is the likelier length.
@@ -350,11 +298,5 @@ def _summary(state: State, real: Tensor, candidates: int) -> Tensor:
     ahead = torch.where(best == best.max(dim=1, keepdim=True).values, torch.arange(candidates, device=means.device), 9)
     rows = torch.arange(len(best), device=means.device) * candidates + ahead.min(dim=1).values
     grown = state.overflow.view(-1, candidates).any(dim=1) & (torch.arange(len(best), device=means.device) < real)
-    columns = [grown.long(), state.sizes[rows].long(), state.passes[rows].long(), means[rows].view(torch.int64)]
+    columns = [grown.long(), state.sizes[rows].long(), means[rows].view(torch.int64)]
     return torch.cat([torch.stack(columns, dim=1), state.ids[rows].long()], dim=1)
-
-
-def _read(row: list[int], score: float) -> Decoded:
-    """A sentence of the summary: its tokens stand between BOS and EOS."""
-    _, size, passes, _, *ids = row
-    return Decoded(ids[1 : size - 1], score, passes)

@@ -28,6 +28,8 @@ class RecordedDecoder:
     Threads may share it: who copies into the tensors of a recording holds its lock until the result has left them.
     """
 
+    engine = "recorded"
+
     def __init__(self, model: Model) -> None:
         self.model = model
         self._searches: dict[DecodeSettings, BeamSearch | Passes] = {}

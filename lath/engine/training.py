@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from lath.config import Recipe
+from lath.engine.flops import peak_flops, update_flops
 from lath.engine.graphs import Recording, tensors_of
 from lath.engine.packed import PackedExamples, PackSizes, pack_examples, packed_loss_share
 from lath.errors import UserError
@@ -35,8 +36,8 @@ class PackedEngine:
 
     def __init__(self, model: Model, recipe: Recipe, device: torch.device, corpus: Corpus, ranks: int) -> None:
         self.model, self.recipe, self.device = model, recipe, device
-        self.sizes = pack_sizes(corpus, recipe, ranks)
-        self.chunk_rows = max(1, CHUNK_LOGITS // len(model.body.output_matrix))
+        self.sizes, self.ranks = pack_sizes(corpus, recipe, ranks), ranks
+        self.chunk_rows = max(1, CHUNK_LOGITS // len(model.body.output_table.weight))
         self._compiled = torch.compile(self._share, dynamic=False)
         self._recorded: Recording[Losses] | None = None
         self._inputs: tuple[PackedExamples, Totals] | None = None
@@ -50,6 +51,12 @@ class PackedEngine:
     def positions(self, micro_batch: MicroBatch) -> int:
         """The fixed size of the target array."""
         return self.sizes.target
+
+    def ideal_seconds(self, batch: Batch) -> float:
+        """From an estimate of its operations, on GPUs whose peak in bf16 is known."""
+        lengths = np.array(row_lengths(batch.source)), np.array(row_lengths(batch.target))
+        peak = peak_flops(self.device, self.ranks)
+        return update_flops(self.recipe.network, self.model.body.target_size, *lengths) / peak if peak else 0.0
 
     def learn(self, examples: Examples, totals: Totals) -> Losses:
         """Forward and backward; on a GPU recorded once and replayed."""

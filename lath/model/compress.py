@@ -43,10 +43,10 @@ def compress(model: Path, out: Path, storage: str = CompressSettings.storage) ->
     with whole_directory(out) as partial:
         loaded = load_model(model, torch.device("cpu"))
         save_tensors(shrink(loaded.model.state_dict(), storage, str(model)), partial / WEIGHTS)
-        write_info(partial, loaded.info, storage)
         extras = [path for path in (model / CARD, model / SHORTLIST) if path.is_file()]
         for path in [*vocab_files(model), *extras]:
             shutil.copyfile(path, partial / path.name)
+        write_info(partial, loaded.info, storage)
 
 
 def directory_size(directory: Path) -> int:

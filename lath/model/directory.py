@@ -3,32 +3,40 @@
 A model directory holds what translation needs: `config.json`, `model.safetensors`, the vocabulary and a model card. The
 weights are float32, or compressed (storage.py) if config.json says so. It is written under a temporary name and
 renamed, so it is whole or absent. docs/formats.md describes every field.
+
+A model directory may come from a stranger. Sizes are checked before anything of that size is read or allocated, and
+every file must have the SHA-256 that config.json gives for it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
-from lath.config import DecodeSettings, NetworkSettings, settings_from_tree, to_tree
+from lath.config import DecodeSettings, NetworkSettings, check_decode, check_network, settings_from_tree, to_tree
 from lath.errors import UserError
-from lath.files import whole_directory
+from lath.files import read_json, sha256, whole_directory, whole_file
 from lath.model.network import KINDS, PIECE_LOGIT_SCALE, Model
-from lath.model.storage import FULL, SMALLER, restore
-from lath.text.vocab import Vocab, load_vocabs, save_vocabs
+from lath.model.storage import FULL, SMALLER, check_stored, restore
+from lath.text.vocab import Vocab, load_vocabs, save_vocabs, vocab_files
 
 FORMAT = 2
 """Of config.json. Format 1 (lath 0.1) still loads."""
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 SHORTLIST = "shortlist.safetensors"
 """The shortlist of a model directory that has one (`lath shortlist`)."""
+LARGEST_CONFIG, LONGEST_HEADER = 1 << 20, 1 << 22
+"""Bytes of config.json, and of the header of a safetensors file: ours have a hundredth of them."""
 EXPORTED = "lath"
 """The folder of an exported directory (`lath export`) that holds a model directory without weights."""
 
@@ -66,16 +74,41 @@ def save_model(directory: Path, weights: dict[str, Tensor], info: ModelInfo, voc
     """Write a model directory that does not exist yet."""
     with whole_directory(directory) as partial:
         save_tensors({name: tensor.contiguous() for name, tensor in weights.items()}, partial / WEIGHTS)
-        write_info(partial, info)
         save_vocabs(partial, *vocabs)
+        write_info(partial, info)
         (partial / CARD).write_text(model_card(info, weights), encoding="utf-8")
 
 
-def write_info(directory: Path, info: ModelInfo, storage: str = FULL) -> None:
-    """Write config.json into an existing directory; `storage` is said where weights are not float32."""
+def write_info(directory: Path, info: ModelInfo, storage: str = FULL, more: Iterable[Path] = ()) -> None:
+    """Write config.json into a directory that has its other files already; it holds their digests, and those of `more`.
+
+    `storage` is written where weights are not float32.
+    """
     told = {} if storage == FULL else {"storage": storage}
     tree = {"format": FORMAT, **told, **to_tree(info)}
+    optional = (path for path in (directory / WEIGHTS, directory / SHORTLIST) if path.is_file())
+    digests = {_key(directory, path): sha256(path) for path in (*vocab_files(directory), *optional, *more)}
+    tree["sha256"] = {CONFIG: _settings_digest(tree), **digests}
     (directory / CONFIG).write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
+
+
+def add_digest(directory: Path, path: Path) -> None:
+    """Enter a new file of a model directory into its config.json, if that has digests."""
+    tree = read_json(directory / CONFIG, LARGEST_CONFIG)
+    if "sha256" in tree:
+        tree["sha256"][_key(directory, path)] = sha256(path)
+        with whole_file(directory / CONFIG) as partial:
+            partial.write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
+
+
+def _key(directory: Path, path: Path) -> str:
+    return os.path.relpath(path, directory)
+
+
+def _settings_digest(tree: dict[str, Any]) -> str:
+    """Of what config.json says about the network; whoever has a model may change how it decodes."""
+    fixed = {name: value for name, value in tree.items() if name not in ("decode", "sha256")}
+    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
 
 
 def model_card(info: ModelInfo, weights: dict[str, Tensor]) -> str:
@@ -106,41 +139,79 @@ def is_exported(directory: Path) -> bool:
 
 def read_info(directory: Path) -> ModelInfo:
     """The settings of a model directory; anything missing or foreign is told with its remedy."""
-    return _read_config(directory)[0]
+    return read_config(directory).info
 
 
 def read_storage(directory: Path) -> str:
     """How a model directory stores its weights: `storage.FULL`, or one of `storage.SMALLER`."""
-    return _read_config(directory)[1]
+    return read_config(directory).storage
 
 
-def _read_config(directory: Path) -> tuple[ModelInfo, str]:
+class Config(NamedTuple):
+    """What config.json says."""
+
+    info: ModelInfo
+    storage: str
+    digests: dict[str, str] | None
+    """SHA-256 by file name; None in a directory that was written before there were digests."""
+
+
+def read_config(directory: Path) -> Config:
+    """Read and check config.json."""
     if not directory.is_dir():
         raise UserError(f"{directory}: no such model directory; `lath train` writes one as RUN/model")
     path = directory / CONFIG
     if not path.is_file():
         raise UserError(f"{directory}: neither a model nor a run directory, it has no {CONFIG}")
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        tree = read_json(path, LARGEST_CONFIG)
+        return _config_from_tree(tree, path)
+    except (ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{path}: damaged ({error}); copy the model directory again") from None
-    number = tree.pop("format", None) if isinstance(tree, dict) else None
+
+
+def _config_from_tree(tree: Any, path: Path) -> Config:
+    number = tree.get("format") if isinstance(tree, dict) else None
     if number is None:
         raise UserError(f"{path}: not written by lath; a model directory comes from `lath train` or `lath average`")
-    if number == 1:
-        _upgrade_format_1(tree, path)
-    elif number != FORMAT:
-        raise UserError(f"{path}: format {number}, but this version of lath reads formats 1 and {FORMAT}; update lath")
-    storage = tree.pop("storage", FULL)
+    if number not in (1, FORMAT):
+        raise UserError(
+            f"{path}: format {number!r}, but this version of lath reads formats 1 and {FORMAT}; update lath"
+        )
+    settings, digests = {**tree}, tree.get("sha256")
+    if digests is not None and not isinstance(digests, dict):
+        raise ValueError("sha256 is no table")
+    storage = tree.get("storage", FULL)
     if storage not in (FULL, *SMALLER):
         raise UserError(
             f"{path}: the weights are stored as {storage!r}, but this version of lath reads "
             f"{', '.join((FULL, *SMALLER))}; update lath"
         )
-    try:
-        return settings_from_tree(ModelInfo, tree, str(path)), storage
-    except TypeError as error:
-        raise UserError(f"{path}: incomplete ({error}); copy the model directory again") from None
+    for name in ("format", "sha256", "storage"):
+        settings.pop(name, None)
+    if number == 1:
+        _upgrade_format_1(settings, path)
+    info = settings_from_tree(ModelInfo, settings, str(path))
+    missing = sorted(field.name for field in fields(NetworkSettings) if field.name not in settings["network"])
+    if missing:
+        raise ValueError(f"network has no {', '.join(missing)}")
+    check_network(info.network, info.max_length, str(path))
+    check_decode(info.decode, f"{path}: decode")
+    if digests is not None and digests.get(CONFIG) != _settings_digest(tree):
+        raise UserError(
+            f"{path}: does not have the SHA-256 that it gives for itself; copy the model directory again, "
+            f"or remove sha256 from it if you changed it on purpose"
+        )
+    return Config(info, storage, digests)
+
+
+def check_files(directory: Path, config: Config, files: Iterable[Path]) -> None:
+    """Refuse files that are not those which `config` was written with; without digests nothing is known."""
+    for path in files:
+        if config.digests is not None and config.digests.get(_key(directory, path)) != sha256(path):
+            raise UserError(
+                f"{path}: does not have the SHA-256 that {CONFIG} gives for it; copy the whole directory again"
+            )
 
 
 def _upgrade_format_1(tree: dict[str, Any], path: Path) -> None:
@@ -161,25 +232,34 @@ def _upgrade_format_1(tree: dict[str, Any], path: Path) -> None:
 
 def load_model(directory: Path, device: torch.device) -> LoadedModel:
     """A model directory, ready to translate on `device`; its weights are float32 however they are stored."""
-    info, storage = _read_config(directory)
+    config = read_config(directory)
     if (directory / "log.jsonl").is_file():
         finished = directory / "model"
         remedy = f"use {finished}" if finished.is_dir() else "finish it, or write a model with `lath average`"
         raise UserError(f"{directory}: a training run, not a model; {remedy}")
-    source_vocab, target_vocab = load_vocabs(directory)
-    sizes = (source_vocab.size, target_vocab.size)
-    if sizes != (info.source_size, info.target_size) or (source_vocab is target_vocab) != info.joint:
+    info, path = config.info, directory / WEIGHTS
+    source_vocab, target_vocab = checked_vocabs(directory, config)
+    stored = load_weights(path)
+    with torch.device("meta"):
+        model = KINDS[info.network.kind](info.network, info.source_size, info.target_size, info.joint)
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    check_stored(stored, shapes, config.storage, str(path))
+    check_files(directory, config, [path])
+    model.load_state_dict(restore(stored, shapes, str(path)), assign=True)
+    return LoadedModel(model.to(device).eval(), info, source_vocab, target_vocab)
+
+
+def checked_vocabs(directory: Path, config: Config) -> tuple[Vocab, Vocab]:
+    """The vocabularies of a model directory, which must be those of its config.json."""
+    check_files(directory, config, vocab_files(directory))
+    source, target = load_vocabs(directory)
+    sizes, info = (source.size, target.size), config.info
+    if sizes != (info.source_size, info.target_size) or (source is target) != info.joint:
         raise UserError(
             f"{directory}: the vocabulary has {sizes[0]} and {sizes[1]} entries, the model was trained with "
             f"{info.source_size} and {info.target_size}; the files are of different models, copy the directory again"
         )
-    weights = load_weights(directory / WEIGHTS)
-    if storage != FULL:
-        weights = restore(weights, str(directory / WEIGHTS))
-    with torch.device("meta"):
-        model = KINDS[info.network.kind](info.network, info.source_size, info.target_size, info.joint)
-    fill_weights(model, weights, directory / WEIGHTS)
-    return LoadedModel(model.to(device).eval(), info, source_vocab, target_vocab)
+    return source, target
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
@@ -194,27 +274,21 @@ def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
-    """A safetensors file on the CPU."""
+    """The tensors of a safetensors file, on the CPU."""
+    return read_tensors(path)[0]
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata of a safetensors file; numbers are mapped, and read from the disk when used."""
     if not path.is_file():
         raise UserError(f"{path}: missing; copy the whole directory again")
     try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path}: damaged or not a safetensors file ({error}); copy it again") from None
-
-
-def fill_weights(model: Model, weights: dict[str, Tensor], path: Path) -> None:
-    """Put `weights` into the model (whose own may lie on the meta device); they must fit name by name."""
-    expected = model.state_dict()
-    for name in sorted(expected.keys() | weights.keys()):
-        if name not in weights or name not in expected:
-            where = "lacks" if name in expected else "has an unknown"
-            raise UserError(
-                f"{path}: {where} tensor {name!r}; the weights are of another kind of model than {CONFIG} says"
-            )
-        if weights[name].shape != expected[name].shape:
-            raise UserError(
-                f"{path}: {name} has shape {tuple(weights[name].shape)}, {CONFIG} and vocabulary ask for "
-                f"{tuple(expected[name].shape)}; the files are of different models"
-            )
-    model.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, assign=True)
+        with path.open("rb") as stream:
+            if int.from_bytes(stream.read(8), "little") > LONGEST_HEADER:
+                raise ValueError("its header is too long")
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    # What the library does not expect is an error of torch, of several types and lines.
+    except (SafetensorError, OSError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{path}: damaged or not a safetensors file ({reason}); copy it again") from None

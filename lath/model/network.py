@@ -329,13 +329,8 @@ class Body(nn.Module):
 
     @property
     def output_table(self) -> Table:
-        """The target's table."""
+        """The target's table; its weight is the V x D matrix of the output layer."""
         return cast(Table, self.tables[-1])
-
-    @property
-    def output_matrix(self) -> Tensor:
-        """The V x D matrix of the output layer."""
-        return self.output_table.weight
 
 
 def padded_size(size: int) -> int:
@@ -387,10 +382,6 @@ class AT(nn.Module):
         """Training: B x T x 1 x D states whose logits predict `targets` (B x T x 1)."""
         states, _ = self.decode(decoder_input, self.encode(source))
         return states.unsqueeze(-2), None
-
-    def logits(self, states: Tensor) -> Tensor:
-        """Token logits of output states."""
-        return self.body.logits(states)
 
 
 class LengthPredictor(nn.Module):
@@ -449,10 +440,6 @@ class CMLM(nn.Module):
         """Training: B x T x 1 x D states whose logits predict `targets`, and length log-probabilities."""
         memory, lengths = self.encode(source)
         return self.decode(decoder_input, memory).unsqueeze(-2), lengths
-
-    def logits(self, states: Tensor) -> Tensor:
-        """Token logits of output states."""
-        return self.body.logits(states)
 
 
 class LocalTranslator(nn.Module):
@@ -537,10 +524,6 @@ class LAT(nn.Module):
         memory, lengths = self.encode(source)
         return self.local_states(self.decode(decoder_input, memory), targets), lengths
 
-    def logits(self, states: Tensor) -> Tensor:
-        """Token logits of output states."""
-        return self.body.logits(states * self.output_scale)
-
 
 Model = AT | CMLM | LAT
 KINDS: dict[str, type[AT] | type[CMLM] | type[LAT]] = {"AT": AT, "CMLM": CMLM, "LAT": LAT}
@@ -578,19 +561,15 @@ def best_tokens(logits: Tensor, size: int, forbidden: tuple[int, ...] = NEVER_WR
 def build_model(
     settings: NetworkSettings, source_size: int, target_size: int, joint: bool, generator: torch.Generator
 ) -> Model:
-    """A freshly initialised model on the CPU; the sizes are those of the vocabularies."""
-    model = KINDS[settings.kind](settings, source_size, target_size, joint)
-    initialise(model, generator)
-    return model
+    """A new model on the CPU, initialised as in appendix B: N(0, 0.02), zero biases, unit layer norms.
 
-
-def initialise(model: Model, generator: torch.Generator) -> None:
-    """Appendix B: N(0, 0.02), zero biases, unit layer norms.
+    The sizes are those of the vocabularies.
 
     # Departure: as in the authors' program, the fused attention input keeps Xavier-uniform, and the LSTM keeps
     # uniform(-1/sqrt(D), 1/sqrt(D)) for weights and biases.
     """
-    bound = model.settings.width**-0.5
+    model = KINDS[settings.kind](settings, source_size, target_size, joint)
+    bound = settings.width**-0.5
     for name, parameter in model.named_parameters():
         owner = name.split(".")
         if owner[0] == "local" and owner[1] in ("input", "recurrent"):
@@ -603,8 +582,4 @@ def initialise(model: Model, generator: torch.Generator) -> None:
             nn.init.zeros_(parameter)
         else:
             nn.init.normal_(parameter, std=INITIAL_STD, generator=generator)
-
-
-def count_parameters(model: Model) -> int:
-    """Trainable numbers in the model."""
-    return sum(parameter.numel() for parameter in model.parameters())
+    return model

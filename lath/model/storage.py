@@ -1,7 +1,8 @@
 """Weights in fewer bytes: how a compressed model directory stores them (docs/formats.md), and back to float32.
 
     stored = shrink(weights, "int8", where)
-    weights = restore(stored, where)        # float32, rounded once
+    check_stored(stored, shapes, "int8", where)     # reads no numbers
+    weights = restore(stored, shapes, where)        # float32, rounded once
 
 fp16 takes half the bytes: all tensors are float16. int8 takes a quarter: large matrices are integers from -127 to 127
 with one scale for each row; norms and biases are float16. coded takes about a seventh: the integers have larger steps,
@@ -14,7 +15,9 @@ only once.
 
 from __future__ import annotations
 
+import math
 import zlib
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -35,6 +38,9 @@ SCALE = "/scale"
 """Suffix of the name of a matrix's scales; parameter names have dots and no slashes."""
 CODED = "/coded"
 """Suffix of the name of a matrix's Huffman-coded integers."""
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+LARGEST = torch.finfo(torch.float16).max
+"""No weight of a model that works comes near; a flipped bit of an exponent goes far beyond."""
 COARSE_STEP = 0.2
 """The step of `coded`, relative to a row's root mean square: 4.5 bits per weight. Finer steps cost bits, coarser ones
 BLEU."""
@@ -84,43 +90,75 @@ def write_code(numbers: Tensor) -> Tensor:
     return torch.frombuffer(bytearray(coded), dtype=torch.uint8)
 
 
-def read_code(coded: Tensor, rows: int) -> Tensor:
-    """The inverse of `write_code`, as a matrix with the given number of rows."""
-    return torch.frombuffer(bytearray(zlib.decompress(coded.numpy().tobytes())), dtype=torch.int8).view(rows, -1)
+def read_code(coded: Tensor, shape: Sequence[int]) -> Tensor:
+    """The inverse of `write_code`; a stream of more or fewer numbers than `shape` has is a `ValueError`."""
+    size, decoder = math.prod(shape), zlib.decompressobj()
+    # One byte more than there may be: a stream that is longer shows, and one that is not reaches its end.
+    raw = decoder.decompress(coded.numpy().data, size + 1)
+    if len(raw) != size or not decoder.eof or decoder.unused_data:
+        raise ValueError(f"its code does not have {size} numbers")
+    return torch.frombuffer(bytearray(raw), dtype=torch.int8).view(*shape)
 
 
-def _read_codes(stored: dict[str, Tensor], where: str) -> dict[str, Tensor]:
-    """The same tensors, with coded matrices as int8 matrices."""
-    plain: dict[str, Tensor] = {}
-    for key, tensor in stored.items():
-        name = key.removesuffix(CODED)
-        if name == key:
-            plain[name] = tensor
-            continue
-        scales = stored.get(name + SCALE, torch.ones(1))  # `restore` reports missing scales
-        try:
-            plain[name] = read_code(tensor, len(scales))
-        except (zlib.error, RuntimeError) as error:
-            raise UserError(f"{where}: {name} is damaged ({error}); copy the model directory again") from None
-    return plain
+Shapes = Mapping[str, Sequence[int]]
+"""Of each parameter of a network, by name."""
 
 
-def restore(stored: dict[str, Tensor], where: str) -> dict[str, Tensor]:
-    """The float32 weights of what `shrink` wrote; `where` names the file in errors."""
-    stored = _read_codes(stored, where)
-    scales = {name.removesuffix(SCALE): tensor for name, tensor in stored.items() if name.endswith(SCALE)}
-    weights: dict[str, Tensor] = {}
-    for name, tensor in stored.items():
-        if name.endswith(SCALE):
-            continue
-        weights[name] = tensor.float()
-        if tensor.dtype == torch.int8:
-            scale = scales.pop(name, None)
-            if scale is None or scale.shape != tensor.shape[:1]:
+def check_stored(stored: Mapping[str, Tensor], shapes: Shapes, storage: str, where: str) -> None:
+    """Refuse tensors that are not a network's in the given storage format, by their names, types and shapes alone."""
+    known: set[str] = set()
+    for name, shape in shapes.items():
+        coded = storage != FULL and name not in stored and name + CODED in stored
+        key = name + CODED if coded else name
+        if key not in stored:
+            raise UserError(
+                f"{where}: lacks tensor {name!r}; the weights are of another kind of model than config.json says"
+            )
+        tensor, dtype = stored[key], stored[key].dtype
+        # A Huffman code has at least one bit for each number; zlib keeps it hardly longer than the numbers themselves.
+        # So nobody can ask for much more memory than the file has.
+        size = math.prod(shape)
+        if coded and (dtype != torch.uint8 or tensor.dim() != 1 or not size / 8 < len(tensor) < 1.001 * size + 64):
+            raise UserError(f"{where}: {name} is no code for its shape {tuple(shape)}; copy the model directory again")
+        if not coded and tensor.shape != tuple(shape):
+            raise UserError(
+                f"{where}: {name} has shape {tuple(tensor.shape)}, config.json and vocabulary ask for {tuple(shape)}; "
+                f"the files are of different models"
+            )
+        known.add(key)
+        if coded or (storage != FULL and dtype == torch.int8 and len(shape) > 1):
+            scale = stored.get(name + SCALE)
+            if scale is None or scale.dtype != torch.float32 or scale.shape != tuple(shape[:1]):
                 raise UserError(
                     f"{where}: the scales of {name} are missing or do not fit; copy the model directory again"
                 )
+            known.add(name + SCALE)
+        elif dtype not in FLOATS:
+            raise UserError(f"{where}: {name} is {dtype}, which {storage} weights are not; copy the directory again")
+    for name in sorted(stored.keys() - known):
+        raise UserError(
+            f"{where}: has an unknown tensor {name!r}; the weights are of another kind of model than config.json says"
+        )
+
+
+def restore(stored: Mapping[str, Tensor], shapes: Shapes, where: str) -> dict[str, Tensor]:
+    """The float32 weights of what `shrink` wrote and `check_stored` accepted; `where` names the file in errors."""
+    weights: dict[str, Tensor] = {}
+    for name, shape in shapes.items():
+        scale = stored.get(name + SCALE)
+        try:
+            tensor = stored[name] if name in stored else read_code(stored[name + CODED], shape)
+        except (zlib.error, ValueError) as error:
+            raise UserError(f"{where}: {name} is damaged ({error}); copy the model directory again") from None
+        # For integers the scales say how large a weight can be. Comparisons with NaN are false.
+        low, high = torch.aminmax(tensor if scale is None else scale)
+        fits = low >= -LARGEST and high <= LARGEST if scale is None else low > 0 and high <= LARGEST / LEVELS
+        if not fits:
+            raise UserError(
+                f"{where}: {name} contains values that are not finite, or too large for float16; "
+                f"the file is damaged or the training has diverged, use another model"
+            )
+        weights[name] = tensor.float()
+        if scale is not None:
             weights[name] *= scale.view(-1, *[1] * (tensor.dim() - 1))
-    for name in scales:
-        raise UserError(f"{where}: scales for {name}, but no such tensor; copy the model directory again")
     return weights

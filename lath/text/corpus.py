@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,6 +28,7 @@ from lath.config import DataSettings, Recipe, VocabSettings, settings_from_tree,
 from lath.errors import UserError, did_you_mean
 from lath.files import chunks, count_lines, misaligned, read_lines, read_pairs, whole_directory
 from lath.progress import watched
+from lath.text.protect import with_placeholders
 from lath.text.vocab import Vocab, learn_vocabs, load_vocabs, save_vocabs
 
 FORMAT = 1
@@ -114,6 +116,8 @@ def prepare(recipe: Recipe, out: str | Path, vocab_from: str | Path | None = Non
         splits: dict[str, SplitCounts] = {}
         for split in SPLITS:
             pairs = watched(read_pairs(*files[split]), f"encoding {split}", totals[split])
+            if split == "train":
+                pairs = _some_with_placeholders(pairs, vocabs, recipe.data.placeholder_share, recipe.train.seed)
             splits[split] = _write_split(directory / split, pairs, vocabs, recipe.data, dtype)
             if splits[split].pairs == 0:
                 raise UserError(
@@ -173,6 +177,17 @@ def drop_reason(source_length: int, target_length: int, data: DataSettings) -> s
     if longer > data.max_ratio * shorter and longer - shorter > 8:
         return "ratio"
     return None
+
+
+def _some_with_placeholders(
+    pairs: Iterable[tuple[str, str]], vocabs: tuple[Vocab, Vocab], share: float, seed: int
+) -> Iterator[tuple[str, str]]:
+    """The pairs, a share of them with placeholders for strings that both sides have."""
+    draw = random.Random(seed)
+    placeholders = [word for word in vocabs[0].placeholders if word in vocabs[1].placeholders]
+    for source, target in pairs:
+        chosen = placeholders and draw.random() < share
+        yield with_placeholders(source, target, placeholders, draw) if chosen else (source, target)
 
 
 def _write_split(
@@ -246,15 +261,11 @@ def read_data_info(directory: Path) -> DataInfo:
             target_vocab_size=int(tree["target_vocab_size"]),
             splits={split: SplitCounts(**counts) for split, counts in tree["splits"].items()},
             data=settings_from_tree(DataSettings, tree["data"], f"{path}: data"),
-            vocab=settings_from_tree(VocabSettings, _without(tree["vocab"], "sample_lines"), f"{path}: vocab"),
+            # lath 0.1 had no placeholders.
+            vocab=settings_from_tree(VocabSettings, {"placeholders": 0, **tree["vocab"]}, f"{path}: vocab"),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise _foreign(path, f"{type(error).__name__}: {error}") from None
-
-
-def _without(tree: Mapping[str, Any], former: str) -> dict[str, Any]:
-    """Settings without one that lath 0.1 wrote and that no longer exists."""
-    return {key: value for key, value in tree.items() if key != former}
 
 
 def _foreign(path: Path, reason: str) -> UserError:

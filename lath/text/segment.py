@@ -9,23 +9,40 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable
 
-_CLOSING = "[\"'”’»)\\]]*"
+_CLOSING = "[\"'”’»)\\]]*+"
 # Where to cut, best first; a cut is at the end of a match. Only East Asian punctuation may lack a following space,
-# so that 3.14 and 10:30 are not cut.
+# so that 3.14 and 10:30 are not cut. A run of marks is tried once, from its start and as a whole, because a line may be
+# nothing but dots.
 _PLACES = (
-    re.compile(rf"[.!?…؟۔।]+{_CLOSING}\s+|[。！？｡]+[」』”’）]*\s*"),
-    re.compile(rf"[;:,–—،؛]+{_CLOSING}\s+|[；：，、]+\s*"),
+    re.compile(rf"(?<![.!?…؟۔।])[.!?…؟۔।]++{_CLOSING}\s+|[。！？｡]+[」』”’）]*\s*"),
+    re.compile(rf"(?<![;:,–—،؛])[;:,–—،؛]++{_CLOSING}\s+|[；：，、]+\s*"),
     re.compile(r"\s+"),
 )
 
 
-def split_long(text: str, fits: Callable[[str], bool]) -> list[str]:
+def split_long(text: str, fits: Callable[[str], bool], longest: int = 1 << 13) -> list[str]:
     """Split `text` into fragments that fit, each as long as possible from left to right; only white space may be lost.
 
     A fragment ends at the last sentence end that fits, else at the last clause end, else at white space. A word that
     does not fit is halved between characters; a single character is never split. `fits` must not become true again as
-    a text grows; it is called on texts of about the size of a fragment.
+    a text grows; it is called on texts of up to `longest` characters, so that time is linear in the text's length.
     """
+    if len(text) <= longest:
+        return _split_window(text, fits)
+    text = text.strip()
+    fragments: list[str] = []
+    start = 0
+    while len(text) - start > longest:
+        window = text[start : start + longest].rstrip()
+        *whole, last = _split_window(window, fits)
+        fragments += whole or [last]
+        start += len(window) - (len(last) if whole else 0)  # what follows may still belong to the last fragment
+        while text[start].isspace():
+            start += 1
+    return [*fragments, *_split_window(text[start:], fits)]
+
+
+def _split_window(text: str, fits: Callable[[str], bool]) -> list[str]:
     if fits(text):
         return [text]
     kinds = _cut_kinds(text)

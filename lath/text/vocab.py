@@ -15,7 +15,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Protocol
 
@@ -23,13 +23,19 @@ import sentencepiece
 
 from lath.config import VocabSettings
 from lath.errors import UserError
+from lath.files import read_json
 from lath.text.subword import JOINER, learn_codes, learn_words, merge_ranks, read_codes, segment, split_words
 
 BOS, PAD, EOS, UNK, MASK, SOP = range(6)
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "<sop>")
 
+_PLACEHOLDER = re.compile(r"▁(⟦\d+⟧)")
+"""The space before it belongs to the token, which is therefore one and not two. In a text it stands for itself."""
+
 FORMAT = 1
 """Format number of a .json vocabulary."""
+LARGEST_FILE = 1 << 23
+"""Bytes; a vocabulary of 32,000 entries has one million."""
 
 
 class Vocab(Protocol):
@@ -39,6 +45,10 @@ class Vocab(Protocol):
     def size(self) -> int:
         """The number of ids, including special tokens."""
 
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        """Words of one token that stand for what must come through unchanged; `text.protect` puts them in place."""
+
     def encode(self, text: str) -> list[int]:
         """The ids of a line, without BOS and EOS."""
 
@@ -46,7 +56,7 @@ class Vocab(Protocol):
         """The ids of many lines; faster than line by line."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of any sequence of ids; special tokens and invalid ids are skipped."""
+        """The text of any sequence of ids; special tokens, invalid ids and bytes that are not UTF-8 are skipped."""
 
     def token(self, id: int) -> str:
         """A readable form of one id."""
@@ -58,13 +68,21 @@ class SentencePieceVocab:
     def __init__(self, model: bytes) -> None:
         self.model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        pieces = [self._processor.id_to_piece(id) for id in range(min(len(SPECIALS), self.size))]
-        if tuple(pieces) != SPECIALS:
-            raise ValueError(f"its first entries are {' '.join(pieces)}, not {' '.join(SPECIALS)}")
+        pieces = self._processor.id_to_piece(list(range(self.size)))  # all, since each must be UTF-8
+        first = tuple(pieces[: len(SPECIALS)])
+        if first != SPECIALS:
+            raise ValueError(f"its first entries are {' '.join(first)}, not {' '.join(SPECIALS)}")
+        if not all(id == UNK or self._processor.is_control(id) for id in range(len(SPECIALS))):
+            raise ValueError("text could be encoded to its special tokens")
 
     @property
     def size(self) -> int:
         return int(self._processor.get_piece_size())
+
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        pieces = map(self.token, range(len(SPECIALS), self.size))
+        return tuple(match[1] for match in takewhile(bool, map(_PLACEHOLDER.fullmatch, pieces)) if match)
 
     def encode(self, text: str) -> list[int]:
         # Not a batch of one: starting threads takes fifty times as long as encoding a line.
@@ -77,7 +95,8 @@ class SentencePieceVocab:
 
     def decode(self, ids: Sequence[int]) -> str:
         first, size = len(SPECIALS), self.size
-        return str(self._processor.decode([id for id in map(int, ids) if first <= id < size]))
+        text = str(self._processor.decode([id for id in map(int, ids) if first <= id < size]))
+        return text.replace("\N{REPLACEMENT CHARACTER}", "")  # stands for each byte that is not UTF-8
 
     def token(self, id: int) -> str:
         return str(self._processor.id_to_piece(int(id)))
@@ -88,8 +107,8 @@ def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def learn_sentencepiece(lines: Iterable[str], size: int) -> SentencePieceVocab:
-    """Learn a BPE vocabulary of `size` entries; deterministic."""
+def learn_sentencepiece(lines: Iterable[str], size: int, placeholders: int = 0) -> SentencePieceVocab:
+    """Learn a BPE vocabulary of `size` entries, so many of them placeholders; deterministic."""
     feed = _Feed(lines)
     model = io.BytesIO()
     try:
@@ -108,6 +127,7 @@ def learn_sentencepiece(lines: Iterable[str], size: int) -> SentencePieceVocab:
             eos_id=EOS,
             unk_id=UNK,
             control_symbols=list(SPECIALS[MASK:]),
+            user_defined_symbols=[f"▁⟦{number}⟧" for number in range(placeholders)],
             num_threads=1,
             minloglevel=2,
         )
@@ -175,6 +195,10 @@ class SubwordNmtVocab:
     def size(self) -> int:
         return len(SPECIALS) + len(self.words)
 
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        return ()
+
     def _encode_word(self, word: str) -> tuple[int, ...]:
         return tuple(self._ids.get(unit, UNK) for unit in segment(word, self._ranks))
 
@@ -200,18 +224,23 @@ def learn_vocabs(settings: VocabSettings, source_lines: Lines, target_lines: Lin
     """Learn the vocabularies of both sides; the same object twice if joint."""
     if settings.size < 1:
         raise UserError(f"vocab.size {settings.size} is too small; set vocab.size to a few thousand")
-    learn = _learn_subword_nmt if settings.kind == "subword-nmt" else _learn_sentencepiece
-    return learn(settings, source_lines, target_lines)
+    source_codes, target_codes = settings.source_codes, settings.target_codes or settings.source_codes
+    if settings.kind == "subword-nmt":
+        _check_codes(settings)
 
+    def learn(lines: Lines, codes: str) -> Vocab:
+        if settings.kind == "sentencepiece":
+            return learn_sentencepiece(lines(), settings.size, settings.placeholders)
+        merges = read_codes(Path(codes)) if codes else learn_codes(lines(), settings.size)
+        return SubwordNmtVocab(merges, learn_words(lines(), merges))
 
-def _learn_sentencepiece(settings: VocabSettings, source: Lines, target: Lines) -> tuple[Vocab, Vocab]:
     if settings.joint:
-        vocab = learn_sentencepiece(chain(source(), target()), settings.size)
+        vocab = learn(lambda: chain(source_lines(), target_lines()), source_codes)
         return vocab, vocab
-    return learn_sentencepiece(source(), settings.size), learn_sentencepiece(target(), settings.size)
+    return learn(source_lines, source_codes), learn(target_lines, target_codes)
 
 
-def _learn_subword_nmt(settings: VocabSettings, source: Lines, target: Lines) -> tuple[Vocab, Vocab]:
+def _check_codes(settings: VocabSettings) -> None:
     if settings.target_codes and not settings.source_codes:
         raise UserError("vocab.target_codes is set but vocab.source_codes is not; set both, or source_codes alone")
     if settings.joint and settings.target_codes not in ("", settings.source_codes):
@@ -219,19 +248,6 @@ def _learn_subword_nmt(settings: VocabSettings, source: Lines, target: Lines) ->
             "vocab.target_codes differs from vocab.source_codes, but a joint vocabulary has one codes file; "
             "remove vocab.target_codes or set vocab.joint = false"
         )
-    source_codes, target_codes = settings.source_codes, settings.target_codes or settings.source_codes
-    if settings.joint:
-        vocab = _subword_nmt_vocab(source_codes, settings.size, lambda: chain(source(), target()))
-        return vocab, vocab
-    return (
-        _subword_nmt_vocab(source_codes, settings.size, source),
-        _subword_nmt_vocab(target_codes, settings.size, target),
-    )
-
-
-def _subword_nmt_vocab(codes: str, size: int, lines: Lines) -> SubwordNmtVocab:
-    merges = read_codes(Path(codes)) if codes else learn_codes(lines(), size)
-    return SubwordNmtVocab(merges, learn_words(lines(), merges))
 
 
 _JOINT = "vocab"
@@ -259,6 +275,14 @@ def _save(directory: Path, name: str, vocab: Vocab) -> None:
 
 def vocab_files(directory: Path) -> list[Path]:
     """The vocabulary files of a data or model directory: one if joint, else source and target."""
+    paths = _named_files(directory)
+    for path in paths:
+        if path.stat().st_size > LARGEST_FILE:
+            raise UserError(f"{path}: over {LARGEST_FILE} bytes, which no vocabulary has; copy it again")
+    return paths
+
+
+def _named_files(directory: Path) -> list[Path]:
     if joint := _existing(directory, _JOINT):
         return [joint]
     sides = [_existing(directory, name) for name in _SIDES]
@@ -302,13 +326,14 @@ def _load(path: Path) -> Vocab:
 
 
 def _load_subword_nmt(path: Path) -> SubwordNmtVocab:
-    tree = json.loads(path.read_text(encoding="utf-8"))
+    tree = read_json(path, LARGEST_FILE)
     if tree["format"] != FORMAT:
         raise UserError(
-            f"{path}: format {tree['format']}, but this version of lath reads format {FORMAT}; "
+            f"{path}: format {tree['format']!r}, but this version of lath reads format {FORMAT}; "
             f"use the version that wrote it, or run lath prepare again"
         )
     merges, words = tree["merges"], tree["words"]
-    if not all(isinstance(entry, str) for entry in [*merges, *words]):
-        raise ValueError("merges and words must be strings")
+    if not isinstance(merges, list) or not isinstance(words, list):
+        raise ValueError("merges and words must be lists")
+    " ".join([*merges, *words]).encode()  # strings, without lone surrogates
     return SubwordNmtVocab(merges, words)

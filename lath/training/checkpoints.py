@@ -99,12 +99,10 @@ def load_checkpoint(checkpoint: Checkpoint, model: Model, optimizer: torch.optim
         name, _, entry = key.rpartition("/")
         parameter = parameters[name]
         # Adam keeps its step count in a CPU tensor unless it is fused; the moments are on the parameter's device.
-        place = torch.device("cpu") if entry == "step" and not _is_fused(optimizer) else parameter.device
+        place = (
+            torch.device("cpu") if entry == "step" and not optimizer.param_groups[0].get("fused") else parameter.device
+        )
         optimizer.state[parameter][entry] = tensor.to(place)
-
-
-def _is_fused(optimizer: torch.optim.Optimizer) -> bool:
-    return bool(optimizer.param_groups[0].get("fused"))
 
 
 def list_checkpoints(folder: Path) -> list[Checkpoint]:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from lath.config import TrainSettings
 from lath.errors import UserError
-from lath.files import disk_errors, whole_file
+from lath.files import disk_errors, json_line, whole_file
 from lath.progress import Bar
 from lath.training.ranking import Cost, out_of_patience, validation_costs
 from lath.training.ranks import ALONE, World
@@ -46,7 +45,7 @@ def log_entries(run: Path) -> Iterator[Entry]:
 def trim_log(run: Path, last_step: int) -> None:
     """Drop the entries that a resumed run will write again: those after `last_step`, and those of averages."""
     entries = [entry for entry in log_entries(run) if entry["step"] <= last_step and "mean_of" not in entry]
-    kept = [json.dumps(entry) + "\n" for entry in entries]
+    kept = [json_line(entry) + "\n" for entry in entries]
     with whole_file(run / LOG) as partial:
         partial.write_text("".join(kept), encoding="utf-8")
 
@@ -71,19 +70,19 @@ class UpdateResult:
     """Target positions that this rank computed, including padding."""
     filled: int
     """Those of them that hold a token; fewer than `tokens` if several ranks share the update."""
+    ideal_seconds: float = 0.0
+    """As `StepEngine.ideal_seconds`."""
 
 
 class Log:
     """log.jsonl, the progress bar and TensorBoard of a run; continues an existing log."""
 
-    def __init__(self, run: Path, settings: TrainSettings, bar: Bar, peak: float | None, world: World = ALONE) -> None:
+    def __init__(self, run: Path, settings: TrainSettings, bar: Bar, world: World = ALONE) -> None:
         self.path = run / LOG
         self.world = world
         """All ranks keep the costs; only the first writes."""
         self.settings = settings
         self.bar = bar
-        self.peak = peak
-        """Peak operations per second of all devices together; None if unknown."""
         entries = list(log_entries(run))
         self.costs: list[Cost] = validation_costs(entries)
         """Costs of the validations so far."""
@@ -92,16 +91,12 @@ class Log:
             last_step = entries[-1]["step"] if entries else 0
             self.scalars = tensorboard_writer()(str(run / TENSORBOARD), purge_step=last_step + 1)
         self.pending: list[UpdateResult] = []
-        self.flops = 0.0
-        """Operations of the pending updates."""
         self.since = time.perf_counter()
 
     def __enter__(self) -> Log:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.scalars is not None:
             self.scalars.close()
 
@@ -110,10 +105,9 @@ class Log:
         """Whether validation has not improved for `train.patience` validations."""
         return out_of_patience(self.costs, self.settings.patience)
 
-    def step(self, step: int, epoch: int, rate: float, result: UpdateResult, flops: float) -> None:
+    def step(self, step: int, epoch: int, rate: float, result: UpdateResult) -> None:
         """Add one update. Every `train.log_every` steps an entry is written; only then the device is waited for."""
         self.pending.append(result)
-        self.flops += flops
         self.bar.advance()
         if step % self.settings.log_every == 0:
             self._flush(step, epoch, rate)
@@ -129,10 +123,9 @@ class Log:
         entry = {"step": step, "epoch": epoch, "loss": token + length, "token_loss": token, "length_loss": length,
                  "learning_rate": rate, "gradient_norm": norm, "tokens_per_second": round(tokens / seconds, 1),
                  "padding": round(padding, 4), "seconds": round(seconds, 3)}  # fmt: skip
-        if self.peak is not None:
-            entry["mfu"] = round(self.flops / seconds / self.peak, 4)
+        if ideal := sum(result.ideal_seconds for result in self.pending):
+            entry["mfu"] = round(ideal / seconds, 4)
         self.pending.clear()
-        self.flops = 0.0
         require_finite(token + length, step)
         self.write(entry)
         self.bar.note(training_words(entry))
@@ -144,7 +137,7 @@ class Log:
         if not self.world.first:
             return
         with disk_errors(self.path), self.path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(entry) + "\n")
+            stream.write(json_line(entry) + "\n")
         if self.scalars is not None:
             for name, value in entry.items():
                 if name not in ("step", "epoch"):

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from lath.config import TrainSettings
+from lath.errors import Interrupted
 from lath.model.padding import row_lengths
 from lath.progress import Bar
 from lath.text.corpus import Corpus
@@ -34,7 +35,6 @@ from lath.training.checkpoints import (
     prune_checkpoints,
     save_checkpoint,
 )
-from lath.training.flops import peak_flops, update_flops
 from lath.training.learner import Learner
 from lath.training.log import Log, UpdateResult, require_finite
 from lath.training.objective import Examples, Totals
@@ -44,10 +44,6 @@ from lath.training.run import CHECKPOINTS
 from lath.training.validation import Validation, lent_weights
 
 INITIAL_LEARNING_RATE = 1e-7
-
-
-class Interrupted(KeyboardInterrupt):
-    """Training was stopped by a signal after saving its state."""
 
 
 def learning_rate(step: int, settings: TrainSettings) -> float:
@@ -81,7 +77,8 @@ def update(learner: Learner, batch: Batch, step: int) -> UpdateResult:
     tokens = sum(row_lengths(batch.target))
     positions = sum(map(learner.engine.positions, micro_batches))
     filled = sum(row_lengths(batch.target[world.rank :: world.size]))
-    return UpdateResult(token_loss, length_loss, norm, tokens, positions, filled)
+    ideal = learner.engine.ideal_seconds(batch)
+    return UpdateResult(token_loss, length_loss, norm, tokens, positions, filled, ideal)
 
 
 @torch.no_grad()
@@ -110,12 +107,15 @@ def updates_from(
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[list[int]]:
-    """Collect Ctrl-C and SIGTERM, so that the current step can finish; a second signal interrupts at once."""
+    """Collect Ctrl-C and SIGTERM, so that the current step can finish; a second Ctrl-C interrupts at once.
+
+    A second SIGTERM changes nothing: a process group and torchrun may both pass on the same request.
+    """
     received: list[int] = []
 
     def receive(number: int, frame: FrameType | None) -> None:
-        if received:
-            raise KeyboardInterrupt
+        if received and number == signal.SIGINT:
+            raise Interrupted("interrupted", number)
         received.append(number)
 
     if threading.current_thread() is not threading.main_thread():  # Python allows signal handlers only there
@@ -137,14 +137,13 @@ def run_steps(learner: Learner, corpus: Corpus, validation: Validation, run: Pat
     settings = learner.recipe.train
     folder = run / CHECKPOINTS
     bar = Bar("training", settings.steps, "steps", done=state.step, shown=learner.world.first)
-    peak = peak_flops(learner.device, learner.world.size)
-    with bar, Log(run, settings, bar, peak, learner.world) as log, stop_requests() as stops:
+    with bar, Log(run, settings, bar, learner.world) as log, stop_requests() as stops:
         for epoch, batch, indices in updates_from(corpus, settings, state.epoch, state.batch):
             if state.step >= settings.steps or log.out_of_patience:
                 break
             step = state.step + 1
             result = update(learner, make_batch(corpus, indices), step)
-            log.step(step, epoch, learning_rate(step, settings), result, _flops(learner, corpus, indices))
+            log.step(step, epoch, learning_rate(step, settings), result)
             state = TrainState(step, epoch, batch, None)
             if step % settings.validate_every == 0 or step == settings.steps:
                 metrics = validation.metrics(learner)
@@ -156,13 +155,10 @@ def run_steps(learner: Learner, corpus: Corpus, validation: Validation, run: Pat
                 _save(learner, folder, state)
                 log.pause()
             if stopping and step < settings.steps:
-                raise Interrupted(f"stopped at step {step} and saved; run the same command with --resume to continue")
+                number = signal.SIGTERM if any_rank(learner.world, signal.SIGTERM in stops) else signal.SIGINT
+                message = f"stopped at step {step} and saved; run the same command with --resume to continue"
+                raise Interrupted(message, number)
         return best_count(learner, validation, folder, log, state)
-
-
-def _flops(learner: Learner, corpus: Corpus, indices: NDArray[np.int64]) -> float:
-    lengths = corpus.source_lengths[indices] + 1, corpus.target_lengths[indices] + 2
-    return update_flops(learner.recipe.network, learner.model.body.target_size, *lengths)
 
 
 def best_count(learner: Learner, validation: Validation, folder: Path, log: Log, state: TrainState) -> int:

@@ -14,7 +14,7 @@ To try another objective, write a function of type `Objective` and pass it to `l
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -48,26 +48,20 @@ class Examples:
 
     def to(self, device: torch.device) -> Examples:
         """The same examples on another device."""
-        return Examples(
-            self.source.to(device),
-            self.decoder_input.to(device),
-            self.targets.to(device),
-            self.groups.to(device),
-            self.lengths.to(device),
-            self.spare,
-        )
+        tensors = {name: part.to(device) for name, part in vars(self).items() if name != "spare"}
+        return replace(self, **tensors)
 
     def rows(self, micro_batch: MicroBatch) -> Examples:
         """The sentences of a micro-batch, trimmed to their width."""
         rows, source_width, target_width = micro_batch
         width = target_width + self.spare
-        return Examples(
-            self.source[rows, :source_width],
-            self.decoder_input[rows, :width],
-            self.targets[rows, :width],
-            self.groups[rows, :width],
-            self.lengths[rows],
-            self.spare,
+        return replace(
+            self,
+            source=self.source[rows, :source_width],
+            decoder_input=self.decoder_input[rows, :width],
+            targets=self.targets[rows, :width],
+            groups=self.groups[rows, :width],
+            lengths=self.lengths[rows],
         )
 
 
@@ -213,13 +207,12 @@ def insert_masks(examples: Examples, rate: float, generator: torch.Generator) ->
     order = (~there).long().argsort(dim=1, stable=True)[:, : width + spare]
     outside = torch.arange(order.shape[1], device=shown.device) >= there.sum(dim=1)[:, None]
     rows = torch.arange(count, device=shown.device)[:, None]
-    return Examples(
-        examples.source,
-        twice[rows, order].masked_fill(outside, PAD),
-        examples.targets[rows, order // 2].masked_fill(outside[:, :, None], PAD),
-        examples.groups[rows, order // 2].masked_fill(outside[:, :, None], NO_TARGET),
-        examples.lengths,
-        spare,
+    return replace(
+        examples,
+        decoder_input=twice[rows, order].masked_fill(outside, PAD),
+        targets=examples.targets[rows, order // 2].masked_fill(outside[:, :, None], PAD),
+        groups=examples.groups[rows, order // 2].masked_fill(outside[:, :, None], NO_TARGET),
+        spare=spare,
     )
 
 
@@ -264,9 +257,9 @@ def loss_share(model: Model, examples: Examples, totals: Totals, objective: Obje
     """Run the network on a micro-batch (or a whole update) and return its share of the loss."""
     states, length_scores = model.output_states(examples.source, examples.decoder_input, examples.targets)
     wanted = examples.groups != NO_TARGET
-    logits = model.logits(states[wanted])
+    logits = model.body.logits(states[wanted] * model.output_scale)
     losses = token_losses(logits, examples.targets[wanted], objective.label_smoothing)
-    token = weigh_tokens(losses, examples.groups[wanted], totals, model.settings.kind, objective)
+    token = (losses * token_weights(examples.groups[wanted], totals, model.settings.kind, objective)).sum()
     if length_scores is None:
         return Losses(token, torch.zeros_like(token))
     return Losses(token, length_loss(length_scores, examples.lengths, totals, objective))
@@ -275,11 +268,6 @@ def loss_share(model: Model, examples: Examples, totals: Totals, objective: Obje
 def token_losses(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
     """The cross-entropy of each target, with label smoothing over the whole vocabulary."""
     return functional.cross_entropy(logits.float(), targets, label_smoothing=smoothing, reduction="none")
-
-
-def weigh_tokens(losses: Tensor, groups: Tensor, totals: Totals, kind: str, objective: ObjectiveSettings) -> Tensor:
-    """The paper's token loss: the cross-entropy of each target times its weight, summed."""
-    return (losses * token_weights(groups, totals, kind, objective)).sum()
 
 
 def token_weights(groups: Tensor, totals: Totals, kind: str, objective: ObjectiveSettings) -> Tensor:

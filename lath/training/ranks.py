@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from lath.devices import choose_device, rank_device
-from lath.errors import UserError
+from lath.errors import UserError, exit_code
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -72,7 +72,7 @@ def join_world(device_name: str) -> Iterator[tuple[World, torch.device]]:
         if world.first:
             raise
         # All ranks stop together; only the first reports why.
-        raise SystemExit(130 if isinstance(error, KeyboardInterrupt) else 2) from None
+        raise SystemExit(exit_code(error)) from None
     finally:
         dist.destroy_process_group()
 
@@ -163,11 +163,7 @@ def sum_scalars(world: World, *scalars: Tensor) -> tuple[Tensor, ...]:
 
 def any_rank(world: World, here: bool) -> bool:
     """Whether `here` is true on any rank; all ranks get the same answer."""
-    if world.size == 1:
-        return here
-    count = torch.tensor(int(here))
-    with _communication_errors(world):
-        dist.all_reduce(count)
+    (count,) = sum_scalars(world, torch.tensor(int(here)))
     return bool(count)
 
 

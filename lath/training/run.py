@@ -12,16 +12,16 @@ RUN/model/          the finished model
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from lath.config import Recipe, recipe_from_tree, to_toml, to_tree
 from lath.errors import UserError
-from lath.files import whole_directory, whole_file
-from lath.model.directory import ModelInfo, read_info, save_model, write_info
+from lath.files import locked, whole_directory, whole_file
+from lath.model.directory import ModelInfo, checked_vocabs, read_config, save_model, write_info
 from lath.text.corpus import DATA_INFO, read_data_info
 from lath.text.vocab import load_vocabs, save_vocabs
 from lath.training.checkpoints import Checkpoint, average_weights, best_checkpoints, list_checkpoints
@@ -33,19 +33,19 @@ MAY_CHANGE_ON_RESUME = (
     "steps", "validate_every", "keep_best", "log_every", "micro_batch_tokens", "tensorboard", "patience",
 )  # fmt: skip
 """Settings of `train` that do not affect what has been trained so far."""
-FORMER_DEFAULTS: dict[str, dict[str, Any]] = {
-    "vocab": {"sample_lines": 1_000_000},
-    "network": {"piece_logit_scale": 8.0},
-    "train": {"only": "", "spike_factor": 0.0, "average": "best", "ema_decay": 0.999},
-    "decode": {"merge": None, "adjust_towards": "current"},
-}
-"""Settings of lath 0.1 that no longer exist. With these values, its runs can still be shown and resumed."""
 
 
 def require_new(run: Path) -> None:
     """Raise a `UserError` if the run directory exists."""
     if run.exists():
         raise UserError(f"{run}: exists already; add --resume to continue it, or choose another name")
+
+
+def lock_run(run: Path) -> contextlib.AbstractContextManager[None]:
+    """Keep other processes from training in a run directory; its lock is that of a file that is never replaced."""
+    if not all((run / name).is_file() for name in (RESOLVED, PREPARED)):
+        raise UserError(f"{run}: not a run directory, so it cannot be resumed; remove --resume to start a new run")
+    return locked(run / PREPARED, f"{run}: the run directory")
 
 
 def start_run(run: Path, recipe: Recipe, data: Path) -> None:
@@ -56,8 +56,8 @@ def start_run(run: Path, recipe: Recipe, data: Path) -> None:
         (partial / CHECKPOINTS).mkdir()
         (partial / LOG).touch()
         _write_settings(partial, recipe)
-        write_info(partial, _model_info(recipe, data))
         save_vocabs(partial, *load_vocabs(data))
+        write_info(partial, _model_info(recipe, data))
         shutil.copy(data / DATA_INFO, partial / PREPARED)
 
 
@@ -89,30 +89,18 @@ def read_settings(run: Path) -> Recipe:
     path = run / RESOLVED
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
-        return recipe_from_tree(_without_former_settings(tree), str(path))
+        return recipe_from_tree({section: tree[section] for section in to_tree(Recipe())}, str(path))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"{path}: damaged or not written by lath ({type(error).__name__}: {error}); copy the run directory again"
         ) from None
 
 
-def _without_former_settings(tree: dict[str, Any]) -> dict[str, Any]:
-    # The loss now implies what used to be objective.deleted_as_masked.
-    former = {**FORMER_DEFAULTS, "objective": {"deleted_as_masked": tree["objective"]["loss"] == "paper"}}
-    return {
-        section: {
-            name: value
-            for name, value in settings.items()
-            if name not in former.get(section, {}) or value != former[section][name]
-        }
-        for section, settings in tree.items()
-    }
-
-
 def resume_run(run: Path, recipe: Recipe, data: Path) -> Checkpoint | None:
-    """The checkpoint to continue from, None if there is none yet; the log is trimmed to it."""
-    if not (run / RESOLVED).is_file():
-        raise UserError(f"{run}: not a run directory, so it cannot be resumed; remove --resume to start a new run")
+    """The checkpoint to continue from, None if there is none yet; the log is trimmed to it.
+
+    The caller holds the lock of the run.
+    """
     changed = [name for name in changed_settings(read_settings(run), recipe) if name not in MAY_CHANGE_ON_RESUME]
     if changed:
         raise UserError(
@@ -155,7 +143,7 @@ def write_model(run: Path, count: int) -> None:
 
 def average_run(run: Path, count: int, out: Path) -> list[Checkpoint]:
     """Write the average of a run's best checkpoints as a model directory; returns the checkpoints, best first."""
-    info = read_info(run)
+    config = read_config(run)
     if not (run / LOG).is_file():
         raise UserError(f"{run}: a model directory, not a training run; name the run directory")
     best = best_checkpoints(list_checkpoints(run / CHECKPOINTS), count)
@@ -163,5 +151,5 @@ def average_run(run: Path, count: int, out: Path) -> list[Checkpoint]:
         raise UserError(f"{run}: no validated checkpoint yet; train to the first validation before averaging")
     steps = max(checkpoint.state.step for checkpoint in best)
     weights = average_weights([checkpoint.directory for checkpoint in best])
-    save_model(out, weights, replace(info, steps=steps), load_vocabs(run))
+    save_model(out, weights, replace(config.info, steps=steps), checked_vocabs(run, config))
     return best

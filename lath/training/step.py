@@ -24,6 +24,9 @@ class StepEngine(Protocol):
     def positions(self, micro_batch: MicroBatch) -> int:
         """Decoder positions computed for a micro-batch, including padding."""
 
+    def ideal_seconds(self, batch: Batch) -> float:
+        """How long an update would take at the peak of all devices, for the MFU in the log; 0 if that is not known."""
+
     def learn(self, examples: Examples, totals: Totals) -> Losses:
         """The losses of a micro-batch; their gradient is added to the model's."""
 
@@ -41,6 +44,10 @@ class PlainEngine:
     def positions(self, micro_batch: MicroBatch) -> int:
         """The size of the padded target."""
         return micro_batch.positions
+
+    def ideal_seconds(self, batch: Batch) -> float:
+        """Not known: an eager step is far from any peak."""
+        return 0.0
 
     def learn(self, examples: Examples, totals: Totals) -> Losses:
         """Forward and backward."""

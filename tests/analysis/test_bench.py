@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
@@ -34,10 +35,10 @@ from lath.cli import main
 from lath.config import BenchSettings, DecodeSettings
 from lath.decoding.merge import Merged, merge_pieces
 from lath.devices import cpu_threads
+from lath.engine.shortlist import Shortlist, save_shortlist
 from lath.errors import UserError
 from lath.files import read_lines
-from lath.model.directory import read_info
-from lath.model.shortlist import Shortlist, save_shortlist
+from lath.model.directory import read_info, write_info
 from lath.translator import Translator, load
 
 pytestmark = pytest.mark.usefixtures("few_batches")
@@ -397,8 +398,7 @@ def test_plots_that_cannot_be_written(
 
 
 def test_models_of_different_languages(toy_run: Runs, model_copy: Path, source: Path, capsys: Capsys) -> None:
-    config = model_copy / "config.json"
-    config.write_text(config.read_text(encoding="utf-8").replace('"yy"', '"zz"'), encoding="utf-8")
+    write_info(model_copy, dataclasses.replace(read_info(model_copy), target_language="zz"))
     first = toy_run("LAT") / "model"
     assert refused(capsys, first, model_copy, source, "--device", "cpu") == (
         f"models of different languages: {first} translates xx to yy, {model_copy} xx to zz; "

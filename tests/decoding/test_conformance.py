@@ -32,7 +32,7 @@ from lath.training.objective import (
     length_loss,
     piece_examples,
     token_losses,
-    weigh_tokens,
+    token_weights,
 )
 
 FOLDER = Path(os.environ.get("LATH_CASES") or Path(__file__).parents[1] / "cases")
@@ -255,7 +255,8 @@ def test_training_loss(case: dict[str, Any]) -> None:
     totals = Totals((groups == MASKED).sum(), (groups == VISIBLE).sum(), torch.tensor(0))
 
     def token_part(smoothing: float) -> torch.Tensor:
-        return weigh_tokens(token_losses(logits, targets, smoothing), groups[wanted], totals, "LAT", objective)
+        losses = token_losses(logits, targets, smoothing)
+        return (losses * token_weights(groups[wanted], totals, "LAT", objective)).sum()
 
     lengths = torch.tensor(case["length_targets"])
     length = length_loss(torch.tensor(case["length_log_probs"]), lengths, totals, objective)

@@ -31,7 +31,7 @@ from lath.model.storage import FULL, SCALE, SMALLER, restore, shrink
 from lath.text.vocab import load_vocabs
 
 TINY = NetworkSettings(
-    kind="LAT", width=8, heads=2, feedforward=8, encoder_layers=1, decoder_layers=1, max_positions=16
+    kind="LAT", width=8, heads=2, feedforward=8, encoder_layers=1, decoder_layers=1, max_positions=80
 )
 
 
@@ -43,8 +43,10 @@ def refusal(ask: Callable[[], Any]) -> str:
 
 
 def change_config(directory: Path, **changes: Any) -> None:
+    """Other settings, by somebody who knows how: without digests."""
     tree = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
     tree.update(changes)
+    tree.pop("sha256", None)
     (directory / CONFIG).write_text(json.dumps(tree), encoding="utf-8")
 
 
@@ -108,6 +110,7 @@ def test_an_existing_directory_is_never_written_into(model_copy: Path) -> None:
 def test_half_precision_weights_are_widened(model_copy: Path) -> None:
     weights = load_file(model_copy / WEIGHTS)
     save_file({name: tensor.bfloat16() for name, tensor in weights.items()}, model_copy / WEIGHTS)
+    change_config(model_copy)
     loaded = load_model(model_copy, CPU).model.state_dict()
     assert {tensor.dtype for tensor in loaded.values()} == {torch.float32}
 
@@ -138,7 +141,8 @@ def test_smaller_weights_are_restored(model_copy: Path, storage: str) -> None:
     assert read_storage(model_copy) == storage
     after = load_model(model_copy, CPU)
     assert after.info == before.info
-    expected = restore(shrink(before.model.state_dict(), storage, ""), "")
+    shapes = {name: tensor.shape for name, tensor in before.model.state_dict().items()}
+    expected = restore(shrink(before.model.state_dict(), storage, ""), shapes, "")
     weights = after.model.state_dict()
     assert all(torch.equal(tensor, weights[name]) for name, tensor in expected.items())
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
@@ -146,6 +150,7 @@ def test_smaller_weights_are_restored(model_copy: Path, storage: str) -> None:
 
 def test_smaller_weights_are_checked_as_the_full_ones_are(model_copy: Path) -> None:
     store(model_copy, "int8")
+    change_config(model_copy)
     path, stored = model_copy / WEIGHTS, load_file(model_copy / WEIGHTS)
     name = "length.table.weight"
     save_file({key: tensor for key, tensor in stored.items() if key != name + SCALE}, path)
@@ -158,7 +163,9 @@ def test_smaller_weights_are_checked_as_the_full_ones_are(model_copy: Path) -> N
     assert refusal(lambda: load_model(model_copy, CPU)).startswith(f"{path}: {name} has shape (64, 5), config.json ")
     save_file(stored, path)
     write_info(model_copy, read_info(model_copy))  # the config.json of the model it was made from
-    assert refusal(lambda: load_model(model_copy, CPU)).startswith(f"{path}: has an unknown tensor 'body.")
+    assert refusal(lambda: load_model(model_copy, CPU)).startswith(
+        f"{path}: body.tables.0.weight is torch.int8, which "
+    )
 
 
 # ---- what can be wrong with a model directory ----------------------------------------------------------------------
@@ -263,6 +270,7 @@ def test_a_file_of_another_format_is_told(model_copy: Path, raw: bytes) -> None:
 
 
 def test_a_truncated_vocabulary_is_told(model_copy: Path) -> None:
+    change_config(model_copy)
     raw = (model_copy / "vocab.model").read_bytes()
     (model_copy / "vocab.model").write_bytes(raw[: len(raw) // 2])
     told = refusal(lambda: load_model(model_copy, CPU))

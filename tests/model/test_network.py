@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lath.config import Kind, NetworkSettings
-from lath.model.network import KINDS, LAT, Model, best_tokens, build_model, count_parameters, padded_size
+from lath.model.network import KINDS, LAT, Model, best_tokens, build_model, padded_size
 from lath.text.vocab import BOS, EOS, MASK, PAD, SOP
 
 SMALL = NetworkSettings(
@@ -21,6 +21,10 @@ def small(kind: Kind, **changes: int) -> Model:
     return build_model(settings, 50, 50, True, torch.Generator().manual_seed(1)).eval()
 
 
+def size_of(model: Model) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 def tokens(rows: int, length: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(6, 50, (rows, length), generator=torch.Generator().manual_seed(seed))
 
@@ -29,12 +33,12 @@ def tokens(rows: int, length: int, seed: int = 0) -> torch.Tensor:
 def test_base_configuration_has_the_papers_size(kind: Kind, millions: int) -> None:
     with torch.device("meta"):
         model = KINDS[kind](NetworkSettings(kind=kind), 32_000, 32_000, joint=True)
-    assert count_parameters(model) / 1e6 == pytest.approx(millions, abs=1.1)
+    assert size_of(model) / 1e6 == pytest.approx(millions, abs=1.1)
 
 
 def test_the_local_translator_is_the_difference_between_lat_and_cmlm() -> None:
     with torch.device("meta"):
-        sizes = {k: count_parameters(KINDS[k](NetworkSettings(kind=k), 32_000, 32_000, True)) for k in ("CMLM", "LAT")}
+        sizes = {k: size_of(KINDS[k](NetworkSettings(kind=k), 32_000, 32_000, True)) for k in ("CMLM", "LAT")}
     assert sizes["LAT"] - sizes["CMLM"] == 2 * 512 * 512 + 2 * (512 * 4 * 512 + 4 * 512)  # about 2.63 million
 
 
@@ -47,7 +51,7 @@ def test_depths_are_separate_settings(encoder: int, decoder: int) -> None:
 def test_separate_vocabularies_have_a_table_each_and_the_output_shares_the_targets() -> None:
     model = build_model(dataclasses.replace(SMALL, kind="AT"), 50, 70, False, torch.Generator().manual_seed(1))
     assert [table.weight.shape[0] for table in model.body.tables] == [padded_size(50), padded_size(70)]  # type: ignore[union-attr]
-    assert model.body.output_matrix.shape[0] == 72
+    assert model.body.output_table.weight.shape[0] == 72
     assert len(list(small("AT").body.tables)) == 1
 
 
@@ -114,7 +118,7 @@ def test_teacher_forcing_on_its_own_pieces_gives_the_same_scores(piece_length: i
     states = model.decode(torch.full((2, 4), MASK), memory)
     written = model.pieces(states)
     assert written.tokens.shape == (2, 4, piece_length)
-    forced = model.logits(model.local_states(states, written.tokens))
+    forced = model.body.logits(model.local_states(states, written.tokens) * model.output_scale)
     assert best_tokens(forced, model.body.target_size)[1].equal(written.tokens)
     scores = forced.log_softmax(-1).gather(3, written.tokens[..., None])[..., 0]
     assert torch.allclose(written.scores, scores, atol=1e-5)
@@ -143,7 +147,7 @@ def test_forward_and_backward_run_under_bf16_autocast(kind: Kind) -> None:
     target = tokens(2, 4, seed=1)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         states, _ = model.output_states(tokens(2, 5), target, target[:, :, None].expand(-1, -1, model.piece_length))
-        logits = model.logits(states)
+        logits = model.body.logits(states * model.output_scale)
     assert logits.dtype == torch.bfloat16
     logits.float().sum().backward()  # type: ignore[no-untyped-call]
     assert all(p.grad is not None for name, p in model.named_parameters() if "length" not in name)

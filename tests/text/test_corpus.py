@@ -4,6 +4,7 @@ import dataclasses
 import json
 import lzma
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -113,6 +114,42 @@ def test_the_vocabulary_of_another_directory(recipe: Recipe, prepared: Path, tmp
     assert (tmp_path / "second" / "vocab.model").read_bytes() == (prepared / "vocab.model").read_bytes()
     vocab, _ = load_vocabs(prepared)
     assert Corpus.open(tmp_path / "second", "train").source(0).tolist() == vocab.encode("ganz anderer Text")
+
+
+def test_placeholders_in_a_share_of_the_training_pairs(recipe: Recipe, tmp_path: Path) -> None:
+    pairs = [(f"Tom sieht den Hund {number}", f"{number} times the dog sees Tom") for number in range(200)]
+    files = write_pairs(tmp_path / "named", pairs)
+    named = changed(recipe, train_source=files[0], train_target=files[1], valid_source=files[0], valid_target=files[1])
+
+    def prepared_with(share: float, seed: int = 1, placeholders: int = 3) -> tuple[list[tuple[str, str]], int]:
+        out = tmp_path / f"{share}-{seed}-{placeholders}"
+        vocab = dataclasses.replace(named.vocab, placeholders=placeholders)
+        train = dataclasses.replace(named.train, seed=seed)
+        if not out.exists():
+            prepare(dataclasses.replace(changed(named, placeholder_share=share), vocab=vocab, train=train), out)
+        source, target = load_vocabs(out)
+        for index, pair in enumerate(pairs):
+            valid = Corpus.open(out, "valid")
+            assert (source.decode(valid.source(index).tolist()), target.decode(valid.target(index).tolist())) == pair
+        corpus = Corpus.open(out, "train")
+        rows = [
+            (source.decode(corpus.source(i).tolist()), target.decode(corpus.target(i).tolist())) for i in range(200)
+        ]
+        return rows, source.size
+
+    made, size = prepared_with(0.25)
+    assert size == 330
+    marked = [(source, target) for source, target in made if "⟦" in source]
+    assert 25 <= len(marked) <= 75
+    assert all(pair in pairs for pair in made if pair not in marked)
+    for source, target in marked:  # both strings, in the other order on the other side
+        first, second = re.findall("⟦[012]⟧", source)
+        assert source == f"{first} sieht den Hund {second}"
+        assert target == f"{second} times the dog sees {first}"
+    assert {word for pair in marked for word in re.findall("⟦.⟧", pair[0])} == {"⟦0⟧", "⟦1⟧", "⟦2⟧"}
+    assert prepared_with(0.25) == (made, 330)
+    assert prepared_with(0.25, seed=2)[0] != made
+    assert prepared_with(0.0)[0] == prepared_with(1.0, placeholders=0)[0] == pairs
 
 
 def test_separate_vocabularies(recipe: Recipe, tmp_path: Path) -> None:

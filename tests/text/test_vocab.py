@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -115,6 +116,23 @@ def test_special_words_are_plain_text(pieces: SentencePieceVocab, text: str) -> 
         assert vocab.decode(ids) == text.replace("▁", "").replace("\ud800", "?")
 
 
+def test_a_placeholder_is_one_token_behind_the_specials(pieces: SentencePieceVocab, tmp_path: Path) -> None:
+    assert pieces.placeholders == SubwordNmtVocab(["e n</w>"], ["en"]).placeholders == ()
+    learnt = learn_sentencepiece(BOTH, 380, 12)
+    assert learnt.placeholders == tuple(f"⟦{number}⟧" for number in range(12))
+    assert learnt.size == 380
+    save_vocabs(tmp_path, learnt, learnt)
+    vocab, _ = load_vocabs(tmp_path)
+    assert vocab.placeholders == learnt.placeholders
+    for text in ("⟦0⟧", "an ⟦11⟧.", "⟦3⟧ und ⟦0⟧, ( ⟦7⟧)"):
+        ids = vocab.encode(text)
+        assert vocab.decode(ids) == text
+        numbers = [id - len(SPECIALS) for id in ids if id < len(SPECIALS) + 12]
+        assert numbers == [int(found) for found in re.findall(r"\d+", text)]
+        assert vocab.encode(vocab.decode(ids)) == ids
+    assert vocab.decode(vocab.encode("a⟦0⟧ ⟦12⟧ ⟦x⟧")) == "a⟦0⟧ ⟦12⟧ ⟦x⟧"  # no placeholders: spelled out
+
+
 @pytest.mark.parametrize("text", ["", " ", "\t", "\u3000", "\u200b"])
 def test_blank_is_nothing(pieces: SentencePieceVocab, text: str) -> None:
     assert pieces.encode(text) == []
@@ -129,10 +147,11 @@ def test_any_ids_decode(pieces: SentencePieceVocab, units: SubwordNmtVocab, ids:
     pieces.decode(ids).encode("utf-8")
 
 
-def test_broken_bytes_show_as_such(pieces: SentencePieceVocab) -> None:
+def test_broken_bytes_leave_no_trace(pieces: SentencePieceVocab) -> None:
     first_byte = pieces.encode("😀")[1]
     assert pieces.token(first_byte) == "<0xF0>"
-    assert pieces.decode([first_byte]) == "\ufffd"
+    assert pieces.decode([first_byte]) == ""
+    assert pieces.decode([*pieces.encode("der"), first_byte, *pieces.encode("😀")]) == "der 😀"
 
 
 def test_the_same_text_gives_the_same_bytes(pieces: SentencePieceVocab) -> None:

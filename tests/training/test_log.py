@@ -15,25 +15,25 @@ from lath.progress import Bar
 from lath.training.log import Log, UpdateResult, log_entries, require_finite, training_words, trim_log
 
 
-def open_log(run: Path, peak: float | None = None, **settings: object) -> Log:
+def open_log(run: Path, **settings: object) -> Log:
     (run / "log.jsonl").touch()
     chosen = TrainSettings(log_every=2, warmup_steps=2, **settings)  # type: ignore[arg-type]
-    return Log(run, chosen, Bar("training", 10, "steps"), peak)
+    return Log(run, chosen, Bar("training", 10, "steps"))
 
 
-def result(loss: float) -> UpdateResult:
-    return UpdateResult(torch.tensor(loss), torch.tensor(0.5), torch.tensor(loss), tokens=80, positions=50, filled=40)
+def result(loss: float, ideal_seconds: float) -> UpdateResult:
+    return UpdateResult(torch.tensor(loss), torch.tensor(0.5), torch.tensor(loss), 80, 50, 40, ideal_seconds)
 
 
-def take_steps(log: Log, first: int, *losses: float) -> None:
+def take_steps(log: Log, first: int, *losses: float, ideal_seconds: float = 0.0) -> None:
     for step, loss in enumerate(losses, start=first):
-        log.step(step, 0, 1e-3, result(loss), flops=1e6)
+        log.step(step, 0, 1e-3, result(loss, ideal_seconds))
 
 
 def test_a_line_sums_up_its_steps(tmp_path: Path) -> None:
-    log = open_log(tmp_path, peak=1e7)
+    log = open_log(tmp_path)
     log.since -= 2.0
-    take_steps(log, 1, 3.0, 2.0, 9.0)
+    take_steps(log, 1, 3.0, 2.0, 9.0, ideal_seconds=0.1)
     (entry,) = log_entries(tmp_path)
     assert (entry["step"], entry["loss"], entry["token_loss"], entry["length_loss"]) == (2, 3.0, 2.5, 0.5)
     assert (entry["gradient_norm"], entry["padding"]) == (3.0, 0.2)
@@ -76,3 +76,12 @@ def test_a_loss_that_is_not_finite_stops_the_run(loss: float) -> None:
     require_finite(1e9, 3)
     with pytest.raises(UserError, match=r"^step 3: the loss is no longer a finite number; the last checkpoint is kept"):
         require_finite(loss, 3)
+
+
+def test_the_log_is_json_also_where_a_number_is_not_finite(tmp_path: Path) -> None:
+    with open_log(tmp_path, patience=0) as log:
+        log.write({"step": 1, "epoch": 0, "loss": 1.5, "gradient_norm": math.inf, "mean_valid_loss": math.nan})
+    written = (tmp_path / "log.jsonl").read_text()
+    assert written == '{"step": 1, "epoch": 0, "loss": 1.5, "gradient_norm": null, "mean_valid_loss": null}\n'
+    trim_log(tmp_path, 1)
+    assert (tmp_path / "log.jsonl").read_text() == written

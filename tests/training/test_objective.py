@@ -193,7 +193,11 @@ def test_paper_loss_is_the_weighted_sum_over_tokens() -> None:
     share = loss_share(model, examples, Totals.of(examples), objective)
     states, lengths = model.output_states(examples.source, examples.decoder_input, examples.targets)
     assert lengths is not None
-    logp = model.logits(states).log_softmax(dim=-1).gather(3, examples.targets[..., None])[..., 0]
+    logp = (
+        model.body.logits(states * model.output_scale)
+        .log_softmax(dim=-1)
+        .gather(3, examples.targets[..., None])[..., 0]
+    )
     weights = torch.where(examples.groups == MASKED, 1.0, 0.1).masked_fill(examples.groups == NO_TARGET, 0.0)
     tokens = examples.lengths.sum()
     assert share.token.item() == pytest.approx((-(weights * logp).sum() / tokens).item(), rel=1e-5)

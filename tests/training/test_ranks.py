@@ -146,7 +146,7 @@ def test_stopped_ranks_go_on_and_killed_ones_are_resumed_by_one(
     wait_for_step(run, 2, ranks)
     ranks.kill(signal.SIGTERM, 1)  # one gets the signal, all stop
     outcomes = ranks.end()
-    assert [code for code, _, _ in outcomes] == [130, 130], outcomes
+    assert [code for code, _, _ in outcomes] == [143, 143], outcomes
     step = int(log_of(run)[-1]["step"])
     assert f"lath: stopped at step {step} and saved" in outcomes[0][2]
     assert "lath" not in outcomes[1][2]

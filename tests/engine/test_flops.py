@@ -9,8 +9,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from lath.config import Kind, NetworkSettings
+from lath.engine.flops import known_peak, peak_flops, update_flops
 from lath.model.network import build_model
-from lath.training.flops import known_peak, peak_flops, update_flops
 
 
 @pytest.mark.parametrize("kind", ["AT", "CMLM", "LAT"])
@@ -30,7 +30,7 @@ def test_the_estimate_is_what_torch_counts(kind: Kind, layers: tuple[int, int], 
         states, _ = model.output_states(torch.full((sentences, source), 7), torch.full((sentences, read), 7), targets)
         # Half of the words that are not BOS or EOS, and half a word more, are masked on the average.
         used = states[:, : target // 2] if kind == "CMLM" else states
-        model.logits(used).sum().backward()
+        model.body.logits(used * model.output_scale).sum().backward()
     flops = update_flops(network, size, np.full(sentences, source), np.full(sentences, target))
     # The padded network also computes keys for the LENGTH slot, which are masked.
     assert flops == pytest.approx(counter.get_total_flops(), rel=0.02)

@@ -18,13 +18,13 @@ from toy import WORDS, toy_recipe, train_toy
 from lath.config import DecodeSettings, NetworkSettings
 from lath.decoding.decoder import decode
 from lath.engine.ctranslate2 import ALMOST_ZERO, CTranslate2Decoder, deciding_files
+from lath.engine.export import QUANTIZATIONS, export, token_names
+from lath.engine.shortlist import add_shortlist
 from lath.errors import UserError
 from lath.files import read_lines
 from lath.model.directory import ModelInfo, is_exported, load_model, save_model
-from lath.model.export import QUANTIZATIONS, export, token_names
 from lath.model.network import AT, NEVER_WRITTEN_AFTER_BEGIN, DecoderLayer, build_model
 from lath.model.padding import pad
-from lath.model.shortlist import add_shortlist
 from lath.text.vocab import EOS, PAD, SPECIALS, SubwordNmtVocab, Vocab, learn_sentencepiece
 from lath.translator import Hypothesis, Translator, load
 
@@ -102,7 +102,7 @@ def test_a_sentence_that_never_ends(toy_run: Runs, tmp_path: Path, beam: int) ->
     """Each is cut off at its own limit, independent of the batch."""
 
     def never_end(model: AT) -> None:
-        model.body.output_matrix[EOS] *= -1
+        model.body.output_table.weight[EOS] *= -1
 
     ours, theirs = both(changed(toy_run("AT") / "model", tmp_path / "endless", never_end), tmp_path / "out")
     expected = list(ours.hypotheses(LINES, beam=beam))
@@ -115,7 +115,7 @@ def test_some_ended_and_some_cut_off(learnt: Path, valid_lines: list[str], tmp_p
 
     def end_by_chance(model: AT) -> None:
         make_wild(model, std=0.6)
-        rows = model.body.output_matrix
+        rows = model.body.output_table.weight
         rows[list(NEVER_WRITTEN_AFTER_BEGIN)] = 0
         rows[model.body.target_size :] = 0
         last_norm(model).weight.mul_(0.3)
@@ -150,7 +150,7 @@ def test_forbidden_tokens_are_never_written(toy_run: Runs, tmp_path: Path) -> No
 
     def love_padding(model: AT) -> None:
         make_wild(model)
-        last_norm(model).bias.add_(model.body.output_matrix[PAD])
+        last_norm(model).bias.add_(model.body.output_table.weight[PAD])
 
     ours, theirs = both(changed(toy_run("AT") / "model", tmp_path / "wild", love_padding), tmp_path / "out")
     sentences = [ours.source_vocab.encode(line) for line in LINES if line.strip()]
@@ -324,7 +324,7 @@ def test_a_missing_package_is_named(learnt: Path, tmp_path: Path, monkeypatch: p
 
 
 def test_a_failure_leaves_nothing_behind(learnt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lath.model.export.save_vocabs", lambda *_: 1 / 0)
+    monkeypatch.setattr("lath.engine.export.save_vocabs", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         export(learnt, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
@@ -336,7 +336,7 @@ def test_a_failure_leaves_nothing_behind(learnt: Path, tmp_path: Path, monkeypat
         (lambda d: (d / "model.bin").unlink(), "{d}/model.bin: missing; copy the whole directory again"),
         (
             lambda d: (d / "model.bin").write_bytes((d / "model.bin").read_bytes()[:-9999]),
-            "{d}: ctranslate2 .* cannot read it .*; copy the directory again, or export the model again",
+            "{d}/model.bin: does not have the SHA-256 that config.json gives for it; copy the whole directory again",
         ),
         (lambda d: (d / "lath" / "vocab.model").unlink(), "{d}/lath: no vocabulary"),
     ],

@@ -7,6 +7,7 @@ lists the files.
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any, cast
@@ -17,14 +18,16 @@ import torch
 from torch import Tensor, nn
 
 from lath.config import ExportSettings
+from lath.engine.shortlist import Shortlist, has_shortlist, load_shortlist
 from lath.errors import UserError, did_you_mean, one_of
 from lath.files import whole_directory
 from lath.model.directory import CARD, EXPORTED, LoadedModel, is_exported, load_model, write_info
 from lath.model.network import AT, NORM_EPSILON, Attention, DecoderLayer, EncoderLayer, FeedForward, padded_size
-from lath.model.shortlist import Shortlist, has_shortlist, load_shortlist
 from lath.text.vocab import BOS, EOS, SPECIALS, UNK, Vocab, save_vocabs
 
 ENGINE_WEIGHTS, ENGINE_SHORTLIST = "model.bin", "vmap.txt"
+ENGINE_CONFIG = "config.json"
+SHARED_NAMES, SOURCE_NAMES, TARGET_NAMES = (f"{side}_vocabulary.json" for side in ("shared", "source", "target"))
 TARGETS = ("ctranslate2",)
 QUANTIZATIONS = ("float32", "float16", "int8")
 """CTranslate2's names for the type of the weights. On a CPU, int8 also computes in int8, float16 in float32."""
@@ -62,10 +65,16 @@ def export(
         if has_shortlist(model):
             write_shortlist(partial / ENGINE_SHORTLIST, load_shortlist(model), loaded)
         (partial / EXPORTED).mkdir()
-        write_info(partial / EXPORTED, loaded.info)
         save_vocabs(partial / EXPORTED, loaded.source_vocab, loaded.target_vocab)
+        write_info(partial / EXPORTED, loaded.info, more=engine_files(partial))
         if (model / CARD).is_file():
             shutil.copyfile(model / CARD, partial / EXPORTED / CARD)
+
+
+def engine_files(directory: Path) -> list[Path]:
+    """The files of an exported directory that CTranslate2 reads."""
+    names = (ENGINE_CONFIG, ENGINE_WEIGHTS, ENGINE_SHORTLIST, SHARED_NAMES, SOURCE_NAMES, TARGET_NAMES)
+    return [path for name in names if os.path.lexists(path := directory / name)]
 
 
 def _check_name(what: str, name: str, known: tuple[str, ...]) -> None:
