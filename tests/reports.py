@@ -15,7 +15,9 @@ HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window
 WORDS = ["the", "old", "dog", "cat", "barks"]
 THE, OLD, DOG, CAT, BARKS = range(len(SPECIALS), len(SPECIALS) + len(WORDS))
 TOKENS = dict(enumerate([*SPECIALS, *WORDS]))
-SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><style>rect{fill:red}</style><rect width="9"/></svg>'
+SVG = (
+    '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><style>rect{fill:red}</style><rect width="9"/></svg>'
+)
 
 
 def lat_passes() -> list[Pass]:
@@ -58,7 +60,9 @@ def small_analysis() -> Analysis:
         _system("lat", reference, reference, lat, tokens),
         _system("cmlm", reference, reference, cmlm, tokens),
     ]
-    return Analysis("test.de", f"{HOSTILE}.en", source, reference, systems, [table], [Plot("p", "Plot", SVG, b"")], ["A"])
+    return Analysis(
+        "test.de", f"{HOSTILE}.en", source, reference, systems, [table], [Plot("p", "Plot", SVG, b"")], ["A"]
+    )
 
 
 def _system(
@@ -68,7 +72,7 @@ def _system(
     traces: list[Trace] | None = None,
     tokens: dict[int, str] | None = None,
 ) -> System:
-    chrf = [100.0 if text == right else 100 - len(text) % 50 - 1.5 for text, right in zip(texts, reference, strict=True)]
-    return System(
-        name, f"{name}.en", texts, evaluate(texts, reference), chrf, traces=traces or [], tokens=tokens or {}
-    )
+    chrf = [
+        100.0 if text == right else 100 - len(text) % 50 - 1.5 for text, right in zip(texts, reference, strict=True)
+    ]
+    return System(name, f"{name}.en", texts, evaluate(texts, reference), chrf, traces=traces or [], tokens=tokens or {})

@@ -2,8 +2,8 @@
 
 analyse(Path("test.en"), ["AT=teacher.en", "LAT-4=runs/lat/model@iterations=4"], Path("out"), source=Path("test.de"))
 
-OUT then holds report.html, analysis.json, analysis.md, plots (SVG and PNG) and the translations of the models, which the next call
-uses again. docs/analysis.md says what each table shows.
+OUT then holds report.html, analysis.json, analysis.md, plots (SVG and PNG) and the translations of the models, which
+the next call uses again. docs/analysis.md says what each table shows.
 """
 
 from __future__ import annotations

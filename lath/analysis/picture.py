@@ -77,8 +77,8 @@ def draw(traced: Pass) -> Picture:
         Placed(column, id, place in masked)
         for place, (column, id) in enumerate(zip(columns, traced.output, strict=True))
     ]
-    last = max(column for column, *_ in [*output, *(cell for row in rows for cell in row.cells)])
-    return Picture(last + 1, rows, output, decisions, traced.length_change)
+    taken = [*columns, *(cell.column for row in rows for cell in row.cells)]
+    return Picture(max(taken) + 1, rows, output, decisions, traced.length_change)
 
 
 def _filled(traced: Pass) -> Row:
@@ -172,7 +172,9 @@ def draw_svg(hypothesis: Hypothesis, name: Name) -> str:
         parts.append(_text(GAP, high + 14, text, kind))
         wide, high = max(wide, 2 * GAP + CHARACTER * len(text)), high + LINE
     size = f'width="{wide:.0f}" height="{high:.0f}" viewBox="0 0 {wide:.0f} {high:.0f}"'
-    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', f"<style>{STYLE}</style>", *parts, "</svg>\n"])
+    return "\n".join(
+        [f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', f"<style>{STYLE}</style>", *parts, "</svg>\n"]
+    )
 
 
 def _svg_pass(picture: Picture, name: Name, top: float) -> tuple[list[str], float, float]:
@@ -185,7 +187,7 @@ def _svg_pass(picture: Picture, name: Name, top: float) -> tuple[list[str], floa
     for placed in picture.output:
         widths[placed.column] = max(widths[placed.column], CHARACTER * len(name(placed.id)))
     left = GAP + CHARACTER * max(map(len, [*labels, "merged"])) + GAP
-    edges = [left + passed for passed in itertools.accumulate(widths, lambda sum, width: sum + width + GAP, initial=0.0)]
+    edges = list(itertools.accumulate((width + GAP for width in widths), initial=left))
     parts = []
     for number, (row, label) in enumerate(zip(picture.rows, labels, strict=True)):
         base = top + LINE * number + 16

@@ -76,9 +76,7 @@ def _data(analysis: Analysis, largest: int) -> dict[str, Any]:
             for table in analysis.tables
         ],
         "plots": plots,
-        "systems": [
-            _system(system, chunks) for system, chunks in zip(analysis.systems, pictures, strict=True)
-        ],
+        "systems": [_system(system, chunks) for system, chunks in zip(analysis.systems, pictures, strict=True)],
         "text": packed,
         "chunk": CHUNK,
         "signature": f"lath {__version__}. Scores: {'; '.join(_signatures(analysis))}",

@@ -22,12 +22,11 @@ from lath.training.ranking import out_of_patience, validation_costs
 from lath.training.run import read_settings
 from lath.translator import Hypothesis
 
-
 COLOURS = {"lost": "9;31", "aside": "2", "given": "2", "head": "1", "masked": "7;33"}
 """Terminal codes; those of tokens that were kept depend on their probability."""
 LEGEND = (
-    "A row is the piece predicted at one position, each token with its probability in percent. Tokens that were aligned\n"
-    "share a column; a token in (brackets) lost."
+    "A row is the piece predicted at one position, each token with its probability in percent.\n"
+    "Tokens that were aligned share a column; a token in (brackets) lost."
 )
 
 
@@ -83,7 +82,8 @@ def _printed(cell: Cell, name: Name) -> tuple[str, str]:
 
 def _bands(widths: Sequence[int], room: int) -> Iterator[list[int]]:
     """Columns that fit beside each other, at least one in each band."""
-    band, used = [], 0
+    band: list[int] = []
+    used = 0
     for column, width in enumerate(widths):
         if band and used + width + 2 > room:
             yield band

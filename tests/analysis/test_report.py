@@ -78,3 +78,8 @@ def test_without_source_traces_and_plots(analysis: Analysis) -> None:
     data = data_of(build_report(bare))
     assert unpacked(data["text"])["source"] is None
     assert data["systems"] == [{"name": "near", "tokens": {}, "traced": 0, "pictures": []}]
+
+
+def test_the_script_makes_no_markup_from_text(page: str) -> None:
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    assert re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|eval\(|fetch\(", script) == []
