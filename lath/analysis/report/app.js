@@ -9,7 +9,7 @@
   const STATES = ["kept", "lost", "aside", "given"];
   const data = JSON.parse(id("data").textContent);
   const chunks = new Map(); // unpacked pictures: the promise of each chunk
-  const view = { order: [], at: -1, traced: 0, pass: 0, passes: [], turn: 0 };
+  const view = { order: [], at: -1, traced: -1, pass: 0, passes: [], turn: 0 };
   let text; // {source, reference, systems, chrf}: line by line
   let words, spread, folded;
 
@@ -37,13 +37,14 @@
   // ---- notes, tables, plots ---------------------------------------------------------------------------------------
 
   function drawTable(table) {
-    const head = make("tr", {}, ...table.header.map((cell) => make("th", { scope: "col" }, cell)));
-    const rows = table.rows.map((cells) =>
-      make("tr", {}, ...cells.map((cell, n) => (n ? make("td", {}, cell) : make("th", { scope: "row" }, cell)))),
-    );
-    const drawn = make("table", {}, make("caption", {}, table.title), make("thead", {}, head), make("tbody", {}, ...rows));
-    const frame = make("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": table.title }, drawn);
-    return make("figure", {}, frame, make("figcaption", {}, table.note));
+    const figures = table.header.map((_, n) => table.rows.every((cells) => /^([-+]?[\d.]+ ?%?)?$/.test(cells[n])));
+    const kind = (n) => (figures[n] ? "" : "word");
+    const head = make("tr", {}, ...table.header.map((cell, n) => make("th", { scope: "col", className: kind(n) }, cell)));
+    const rows = table.rows.map((cells) => make("tr", {}, ...cells.map((cell, n) =>
+      n ? make("td", { className: kind(n) }, cell) : make("th", { scope: "row" }, cell))));
+    const drawn = make("table", { ariaLabel: table.title }, make("thead", {}, head), make("tbody", {}, ...rows));
+    const frame = make("div", { className: "scroll", tabIndex: 0, role: "region", ariaLabel: table.title }, drawn);
+    return make("figure", {}, make("h3", {}, table.title), frame, make("figcaption", {}, table.note.replaceAll("`", ""))); // notes are Markdown
   }
 
   function drawPlot(plot) {
@@ -223,7 +224,7 @@
       if (any) id("passes").append(make("p", { className: "faint" }, "The passes of this sentence are not in the report."));
       return;
     }
-    if (!choices.includes(view.traced)) view.traced = choices[0];
+    if (!choices.includes(view.traced)) view.traced = choices.includes(system()) ? system() : choices[0];
     const number = view.traced;
     const at = place(number, line);
     const chunk = Math.floor(at / data.chunk);
