@@ -14,6 +14,7 @@ import math
 import re
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from lath.decoding.results import Pass
 
 LARGEST = 7_800_000
 """Bytes of the page, if the sentences alone do not need more: pictures of the last lines are left out."""
+MOST_LINES = 10_000
+"""Sentences in the page: of a larger test set those with passes, and others evenly spread."""
 CHUNK = 50
 """Traced lines that are packed together: the page unpacks what is looked at."""
 STATES = ("kept", "lost", "aside", "given")
@@ -53,9 +56,40 @@ def _digest(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
+def _chosen(analysis: Analysis) -> list[int] | None:
+    """The lines that the page shows; None for all."""
+    count = len(analysis.reference)
+    if count <= MOST_LINES:
+        return None
+    traced = {trace.line for system in analysis.systems for trace in system.traces}
+    return sorted(traced | {number * count // MOST_LINES for number in range(MOST_LINES)})
+
+
+def _with_lines(analysis: Analysis, lines: Sequence[int]) -> Analysis:
+    """The analysis with the sentences of some lines alone."""
+    place = {line: number for number, line in enumerate(lines)}
+    systems = [
+        replace(
+            system,
+            texts=[system.texts[line] for line in lines],
+            sentence_chrf=[system.sentence_chrf[line] for line in lines],
+            traces=[replace(trace, line=place[trace.line]) for trace in system.traces],
+        )
+        for system in analysis.systems
+    ]
+    source = None if analysis.source is None else [analysis.source[line] for line in lines]
+    return replace(analysis, source=source, reference=[analysis.reference[line] for line in lines], systems=systems)
+
+
 def _data(analysis: Analysis, largest: int) -> dict[str, Any]:
     """What the page shows; sentences and pictures are packed, which makes them a third of the size."""
+    notes = list(analysis.notes)
+    lines = _chosen(analysis)
+    if lines is not None:
+        notes.append(f"{len(lines)} of {len(analysis.reference)} sentences are shown; the figures are of all")
+        analysis = _with_lines(analysis, lines)
     text = {
+        "lines": lines,
         "source": analysis.source,
         "reference": analysis.reference,
         "systems": [system.texts for system in analysis.systems],
@@ -65,7 +99,6 @@ def _data(analysis: Analysis, largest: int) -> dict[str, Any]:
     packed = _packed(text)
     room = largest - len(packed) - sum(len(plot["svg"]) for plot in plots) - 200_000
     pictures = _fitting([_packed_traces(system.traces) for system in analysis.systems], room)
-    notes = list(analysis.notes)
     for system, chunks in zip(analysis.systems, pictures, strict=True):
         if (kept := min(len(chunks) * CHUNK, len(system.traces))) < len(system.traces):
             notes.append(f"{system.name}: passes of the first {kept} of {len(system.traces)} traced lines, for size")

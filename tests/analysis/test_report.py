@@ -73,6 +73,17 @@ def test_pictures_are_left_out_where_the_page_would_grow_too_large(analysis: Ana
     assert cut["notes"][-1] == f"lat: passes of the first {kept} of {LINES} traced lines, for size"
 
 
+def test_a_large_test_set_is_sampled_with_all_its_passes(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lath.analysis.report.MOST_LINES", 100)
+    data = data_of(build_report(analysis))
+    text = unpacked(data["text"])
+    assert text["lines"] == sorted({*range(0, LINES, 4), 2, 5})
+    assert text["reference"] == [analysis.reference[line] for line in text["lines"]]
+    assert text["systems"][1] == [analysis.systems[1].texts[line] for line in text["lines"]]
+    assert [text["lines"][place] for place in data["systems"][2]["traced"]] == [0, 2, 5]
+    assert data["notes"][-1] == f"102 of {LINES} sentences are shown; the figures are of all"
+
+
 def test_without_source_traces_and_plots(analysis: Analysis) -> None:
     bare = dataclasses.replace(analysis, source=None, plots=[], systems=analysis.systems[:1])
     data = data_of(build_report(bare))

@@ -106,6 +106,7 @@
   const control = (name) => id(name).value;
   const system = () => Number(control("system"));
   const rival = () => Number(control("rival"));
+  const number = (line) => (text.lines ? text.lines[line] : line) + 1; // in the files
   const difference = (line) => text.chrf[system()][line] - text.chrf[rival()][line];
 
   function limit(name, otherwise) {
@@ -142,7 +143,7 @@
     const score = text.chrf[system()][line];
     const other = system() === rival() ? "" : `, ${difference(line) < 0 ? "−" : "+"}${Math.abs(difference(line)).toFixed(1)}`;
     const meter = make("meter", { min: 0, max: 100, low: 40, high: 60, optimum: 100, value: score, ariaLabel: "chrF" });
-    const top = make("span", { className: "top" }, meter, `${line + 1}, ${words[line]} words, chrF ${score.toFixed(1)}${other}`);
+    const top = make("span", { className: "top" }, meter, `${number(line)}, ${words[line]} words, chrF ${score.toFixed(1)}${other}`);
     const item = make("div", { className: "item", id: `item-${place}`, role: "option",
       "aria-selected": String(place === view.at), "aria-setsize": view.order.length, "aria-posinset": place + 1 },
       top, make("span", { className: "line" }, (text.source ?? text.reference)[line]));
@@ -191,11 +192,11 @@
     const line = view.order[view.at];
     view.passes = [];
     if (line === undefined) return detail.replaceChildren(make("p", {}, "No sentence fits. Widen the filters, or reset them."));
-    history.replaceState(null, "", `#sentence-${line + 1}`);
+    history.replaceState(null, "", `#sentence-${number(line)}`);
     const hidden = detail.classList.contains("hide-missing");
     const missing = make("input", { type: "checkbox", checked: !hidden });
     missing.addEventListener("change", () => detail.classList.toggle("hide-missing", !missing.checked));
-    const bar = make("div", { className: "bar" }, make("h3", {}, `Sentence ${line + 1}`),
+    const bar = make("div", { className: "bar" }, make("h3", {}, `Sentence ${number(line)}`),
       make("label", { className: "controls faint" }, missing, " show missing words"),
       button("Previous", null, () => select(view.at - 1)), button("Next", null, () => select(view.at + 1)));
     const pair = make("div", { className: "pair" });
@@ -211,8 +212,8 @@
 
   const tracedAt = (line) => data.systems.map((one, n) => n).filter((n) => place(n, line) >= 0);
 
-  function place(number, line) {
-    const { traced } = data.systems[number];
+  function place(system, line) {
+    const { traced } = data.systems[system];
     return typeof traced === "number" ? (line < traced ? line : -1) : traced.indexOf(line);
   }
 
@@ -225,11 +226,10 @@
       return;
     }
     if (!choices.includes(view.traced)) view.traced = choices.includes(system()) ? system() : choices[0];
-    const number = view.traced;
-    const at = place(number, line);
+    const at = place(view.traced, line);
     const chunk = Math.floor(at / data.chunk);
-    const key = `${number}/${chunk}`;
-    if (!chunks.has(key)) chunks.set(key, unpack(data.systems[number].pictures[chunk]));
+    const key = `${view.traced}/${chunk}`;
+    if (!chunks.has(key)) chunks.set(key, unpack(data.systems[view.traced].pictures[chunk]));
     const [texts, fragments] = (await chunks.get(key))[at % data.chunk];
     if (turn !== view.turn) return; // another sentence has been selected meanwhile
     view.passes = fragments.flatMap((passes, n) => passes.map((packed, m) => ({
@@ -241,7 +241,7 @@
 
   function drawPasses(choices) {
     const tokens = data.systems[view.traced].tokens;
-    const bar = make("div", { className: "bar" }, make("h3", {}, "Passes of the decoder"), ...choices.map((n) =>
+    const bar = make("div", { className: "bar" }, make("h3", {}, `Passes of ${data.systems[view.traced].name}`), ...choices.map((n) =>
       button(data.systems[n].name, n === view.traced, () => { view.traced = n; loadPasses(view.order[view.at]); })));
     const tabs = make("div", { className: "bar controls", role: "group", "aria-label": "Pass" }, ...view.passes.map((pass, n) =>
       button(`Pass ${pass.label}`, n === view.pass, () => { view.pass = n; drawPasses(choices); })));
@@ -252,9 +252,9 @@
     id("passes").replaceChildren(bar, tabs, line, drawPicture(picture, before, label, tokens), drawKey(picture), drawVerdicts(picture, tokens));
   }
 
-  function showPass(number) {
-    if (!(number in view.passes)) return;
-    view.pass = number;
+  function showPass(pass) {
+    if (!(pass in view.passes)) return;
+    view.pass = pass;
     drawPasses(tracedAt(view.order[view.at]));
   }
 
@@ -363,13 +363,13 @@
   function drawVerdicts(picture, tokens) {
     const list = make("ol", { className: "verdicts" });
     const shown = (ids) => ids.map((token) => tokens[token] ?? `#${token}`).join(" ") || "nothing";
-    picture.verdicts.forEach(([piece, winner, high, loser, low], number) => {
+    picture.verdicts.forEach(([piece, winner, high, loser, low], n) => {
       if (loser === undefined)
         return list.append(make("li", { className: "plain" }, `Piece ${piece} shares nothing with the text before it and is appended: ${shown(winner)}`));
       const item = make("li", {}, `Piece ${piece}: `, make("b", {}, shown(winner)), ` (${high.toFixed(2)}) wins against `,
         make("span", { className: "loser" }, shown(loser)), ` (${low.toFixed(2)})`);
       for (const [event, on] of [["mouseenter", true], ["mouseleave", false]])
-        item.addEventListener(event, () => document.querySelectorAll(`[data-conflict="${number}"]`)
+        item.addEventListener(event, () => document.querySelectorAll(`[data-conflict="${n}"]`)
           .forEach((cell) => cell.classList.toggle("lit", on)));
       list.append(item);
     });
@@ -443,6 +443,7 @@
     id("signature").textContent = data.signature;
     id("theme").addEventListener("click", turnTheme);
     id("help").addEventListener("click", KEYS["?"]);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", nameTheme);
     nameTheme();
     await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve))); // paint first
     if (!("DecompressionStream" in window)) {
@@ -456,7 +457,7 @@
     const asked = /^#sentence-(\d+)$/.exec(location.hash);
     const hash = location.hash;
     refresh();
-    if (asked) select(Number(asked[1]) - 1);
+    if (asked) select(view.order.findIndex((line) => number(line) === Number(asked[1])));
     else history.replaceState(null, "", hash || location.pathname);
     let waiting = false;
     id("list").addEventListener("scroll", () => {
