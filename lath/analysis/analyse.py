@@ -9,6 +9,7 @@ the next call uses again. docs/analysis.md says what each table shows.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -79,6 +80,7 @@ def analyse(
         settings.tokenised,
         ter=settings.ter,
         samples=settings.samples if len(asked) > 1 else 0,
+        workers=scoring_processes() if settings.ter else 1,
     )
     found = _traced(loaded, sides, settings)
     timed = measure_latency(list(loaded.values()), sides.source or [], settings)
@@ -102,6 +104,11 @@ def analyse(
                         described, tables, plots, notes)  # fmt: skip
     write(analysis, out)
     return analysis
+
+
+def scoring_processes() -> int:
+    """One for each CPU; where processes cannot be forked one in all."""
+    return os.cpu_count() or 1 if hasattr(os, "fork") else 1
 
 
 def _read(path: Path, reference: Path, sides: _Sides) -> list[str]:

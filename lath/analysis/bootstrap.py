@@ -7,10 +7,13 @@ sentence was drawn, times its statistics. The same draws, the same sums, the sam
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +22,8 @@ if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
 
 Figures = NDArray[np.floating[Any]]
-LINES = 500
+Item = TypeVar("Item")
+LINES = 200
 """Lines of a block: their n-grams are held in memory, 80 KB a line."""
 DRAWN = 3_000_000
 """Draws held in memory: sentences x samples of a block."""
@@ -41,18 +45,46 @@ def gather_statistics(
     references: Sequence[str],
     metrics_of: Callable[[Sequence[str]], dict[str, Metric]],
     advance: Callable[[int], None],
+    workers: int = 1,
 ) -> tuple[dict[str, Metric], list[list[Figures]]]:
     """The metrics, and for each system and metric the statistics of each line; `metrics_of` takes references."""
-    blocks: list[list[list[Figures]]] = [[] for _ in systems]
-    for start in range(0, len(references), LINES):
-        metrics = metrics_of(references[start : start + LINES])
-        for lines, found in zip(systems, blocks, strict=True):
-            block = lines[start : start + LINES]
-            counts = [metric._extract_corpus_statistics(block, None) for metric in metrics.values()]
-            found.append([np.array(rows, dtype=np.float32) for rows in counts])
-        advance(len(references[start : start + LINES]))
-    joined = [[np.concatenate(parts) for parts in zip(*found, strict=True)] for found in blocks]
-    return metrics, joined
+    starts = range(0, len(references), LINES)
+    workers = min(workers, len(starts))
+
+    def block(number: int) -> list[list[Figures]]:
+        some = slice(starts[number], starts[number] + LINES)
+        metrics = metrics_of(references[some])
+        counts = (
+            [metric._extract_corpus_statistics(lines[some], None) for metric in metrics.values()] for lines in systems
+        )
+        return [[np.array(rows, dtype=np.float32) for rows in found] for found in counts]
+
+    blocks: list[list[list[Figures]]] = []
+    for found in map(block, range(len(starts))) if workers == 1 else in_processes(block, len(starts), workers):
+        blocks.append(found)
+        advance(len(found[0][0]))
+    joined = [[np.concatenate(parts) for parts in zip(*found, strict=True)] for found in zip(*blocks, strict=True)]
+    return metrics_of(references[:1]), joined
+
+
+def in_processes(work: Callable[[int], Item], count: int, workers: int) -> Iterator[Item]:
+    """The results of `work` for 0 to `count` - 1, in order, from forked processes: each does every `workers`th."""
+    context = multiprocessing.get_context("fork")
+    readers = []
+    for worker in range(workers):
+        reader, writer = context.Pipe(duplex=False)
+        context.Process(target=_send, args=(work, range(worker, count, workers), writer), daemon=True).start()
+        writer.close()
+        readers.append(reader)
+    for number in range(count):
+        yield readers[number % workers].recv()
+
+
+def _send(work: Callable[[int], Item], numbers: Sequence[int], writer: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers Ctrl-C
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in numbers:
+        writer.send(work(number))
 
 
 def total_score(metric: Metric, counts: Figures) -> float:

@@ -134,12 +134,16 @@ def measure(
     *,
     ter: bool = False,
     samples: int = 0,
+    workers: int = 1,
 ) -> list[Measured]:
-    """`evaluate` or, with samples, `compare`; also what the scores were computed from."""
+    """`evaluate` or, with samples, `compare`; also what the scores were computed from.
+
+    With several `workers` sentences are analysed in forked processes, which helps where TER is computed.
+    """
     _check(systems, references, tokenised)
     with Bar("scoring", len(references), "lines") as bar:
         metrics, statistics = gather_statistics(
-            systems, references, lambda block: _metrics(block, tokenised, ter), bar.advance
+            systems, references, lambda block: _metrics(block, tokenised, ter), bar.advance, workers
         )
     values = [[total_score(metric, counts) for metric, counts in zip(metrics.values(), found, strict=True)]
               for found in statistics]  # fmt: skip

@@ -247,6 +247,16 @@ def test_the_bootstrap_in_blocks_is_sacrebleus_own_to_the_last_digit(
             assert score.signature == str(signature)
 
 
+def test_processes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lath.analysis.bootstrap.LINES", 7)
+    first, second, references = _systems(40)
+    alone, forked = (measure([first, second], references, ter=True, samples=20, workers=workers) for workers in (1, 3))
+    for one, other in zip(alone, forked, strict=True):
+        assert one.scores == other.scores
+        assert one.sentence_chrf == other.sentence_chrf
+        assert np.array_equal(one.bleu_counts, other.bleu_counts)
+
+
 def test_sentence_scores_are_sacrebleus() -> None:
     first, _, references = _systems(20)
     [found] = measure([first], references)
