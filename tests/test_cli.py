@@ -43,7 +43,7 @@ from lath.config import (
 ROOT = Path(__file__).parents[1]
 VERBS = (
     "prepare", "train", "distill", "average", "shortlist", "compress", "export",
-    "translate", "evaluate", "bench", "show",
+    "translate", "evaluate", "analyse", "bench", "show",
 )  # fmt: skip
 Capsys = pytest.CaptureFixture[str]
 

@@ -27,7 +27,7 @@ from lath.analysis.speed import Row, percentile, signature
 from lath.config import AUTO, AnalyseSettings, DecodeOptions, DecodeSettings, decode_options, to_tree
 from lath.decoding.decoder import PlainDecoder
 from lath.decoding.results import Decoded
-from lath.distillation import distill_with, fingerprint
+from lath.distillation import distill_with, fingerprint, identity
 from lath.errors import UserError
 from lath.files import whole_file
 from lath.model.bundled import find_model
@@ -131,14 +131,7 @@ def translate(system: Loaded, source: Path, folder: Path) -> Path:
     card = folder / f"{system.name}.json"
     with source.open("rb") as stream:
         text = hashlib.file_digest(stream, "sha256").hexdigest()
-    settings = to_tree(system.settings)
-    del settings["batch_sentences"]
-    job = {
-        "model": fingerprint(system.directory),
-        "precision": system.translator.precision,
-        "settings": settings,
-        "source": text,
-    }
+    job = {**identity(system.translator, system.directory, system.options), "source": text}
     if out.exists():
         if card.exists() and json.loads(card.read_text(encoding="utf-8")) == job:
             return out
