@@ -10,7 +10,7 @@ from unicodedata import combining, east_asian_width
 
 from lath.analysis.picture import Cell, Name, Picture, cell_text, describe, draw, draw_svg, row_label
 from lath.analysis.plots import Curve, plot_curves, sparkline
-from lath.config import load_recipe, to_tree
+from lath.config import find_recipe, load_recipe, to_tree
 from lath.errors import UserError
 from lath.files import whole_file
 from lath.model.directory import CARD, CONFIG, EXPORTED, is_exported, read_info
@@ -106,7 +106,7 @@ def _padded(text: str, style: str, width: int, colour: bool) -> str:
 
 def show(path: Path, overrides: Sequence[str] = ()) -> str:
     """Summarise a recipe (with `overrides` as in --set), or a data, run, model or exported directory."""
-    if path.is_file():
+    if find_recipe(path).is_file():
         return json.dumps(to_tree(load_recipe(path, overrides)), indent=2)
     if overrides:
         raise UserError(f"--set {overrides[0]}: {path} is not a recipe; leave --set out, or add a sentence")

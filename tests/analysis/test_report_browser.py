@@ -132,6 +132,24 @@ def picture(browser: Browser) -> list[list[str]]:
     return list(browser.run(f"{rows}.map(row => [...row.cells].map(cell => cell.textContent).filter(Boolean))"))
 
 
+def test_scrolling_draws_what_comes_into_sight(browser: Browser) -> None:
+    for top in (30, 3000, 3056, 1000000, 0):
+        browser.run(f"document.getElementById('list').scrollTop = {top}")
+        browser.wait(f"document.getElementById('list').scrollTop === {top} || {top} === 1000000")
+        browser.wait(SIGHT)
+    assert len(text(browser, ".item")) < 40
+
+
+SIGHT = """
+(() => {  // whether the list shows an item at its top, middle and end
+  const box = document.getElementById("list").getBoundingClientRect();
+  const shown = [...document.querySelectorAll(".item")].map((item) => item.getBoundingClientRect());
+  return [box.top + 2, box.top + box.height / 2, box.bottom - 4].every(
+    (y) => shown.some((item) => item.top <= y && item.bottom >= y));
+})()
+"""
+
+
 def test_passes_are_drawn(browser: Browser) -> None:
     browser.wait("document.querySelector('.picture')")
     assert text(browser, "#passes .controls button") == ["Pass 1", "Pass 2"]

@@ -9,7 +9,7 @@
   const STATES = ["kept", "lost", "aside", "given"];
   const data = JSON.parse(id("data").textContent);
   const chunks = new Map(); // unpacked pictures: the promise of each chunk
-  const view = { order: [], at: -1, traced: -1, pass: 0, passes: [], turn: 0 };
+  const view = { order: [], at: -1, traced: -1, pass: 0, passes: [], turn: 0, drawn: [0, 0] };
   let text; // {source, reference, systems, chrf}: line by line
   let words, spread, folded;
 
@@ -152,10 +152,14 @@
     return item;
   }
 
-  function drawList() {
+  /** Draw what is in sight; after scrolling only if something in sight has not been drawn. */
+  function drawList(scrolled = false) {
     const list = id("list");
-    const first = Math.max(0, Math.floor(list.scrollTop / HEIGHT) - SPARE);
-    const last = Math.min(view.order.length, Math.ceil((list.scrollTop + list.clientHeight) / HEIGHT) + SPARE);
+    const [top, end] = [Math.floor(list.scrollTop / HEIGHT), Math.ceil((list.scrollTop + list.clientHeight) / HEIGHT)];
+    if (scrolled && top >= view.drawn[0] && end <= view.drawn[1]) return;
+    const first = Math.max(0, top - SPARE);
+    const last = Math.min(view.order.length, end + SPARE);
+    view.drawn = [top - SPARE, end + SPARE];
     const items = [];
     for (let place = first; place < last; place++) items.push(drawItem(place));
     id("spacer").replaceChildren(...items);
@@ -461,7 +465,7 @@
     else history.replaceState(null, "", hash || location.pathname);
     let waiting = false;
     id("list").addEventListener("scroll", () => {
-      if (!waiting) requestAnimationFrame(() => { waiting = false; drawList(); });
+      if (!waiting) requestAnimationFrame(() => { waiting = false; drawList(true); });
       waiting = true;
     });
     addEventListener("resize", () => { drawList(); showPass(view.pass); });
