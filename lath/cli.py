@@ -369,7 +369,12 @@ def _add_show(verbs: Any) -> None:
                  'lath show runs/demo/model "Guten Morgen."')  # fmt: skip
     show.add_argument("path", type=Path, help="recipe, data, run or model directory, or bundled model")
     show.add_argument("sentence", nargs="?", help="with a model: translate this sentence and show every pass")
-    show.add_argument("--plot", type=Path, metavar="FILE", help="with a run: plot its losses into FILE (.svg or .png)")
+    show.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="with a run: plot its losses into FILE (.svg or .png); with a sentence: draw its passes (.svg)",
+    )
     _add_device(show)
     _add_precision(show)
     _add_set(show)

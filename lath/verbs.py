@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
@@ -253,11 +254,11 @@ def run_bench(arguments: argparse.Namespace) -> None:
 def run_show(arguments: argparse.Namespace) -> None:
     """A summary of a file or directory, or a translation step by step."""
     path = find_model(arguments.path)
-    from lath.analysis.show import explain, plot_run, show
+    from lath.analysis.show import explain, plot_passes, plot_run, show
 
-    if arguments.plot is not None:
-        plot_run(path, arguments.plot)
     if arguments.sentence is None:
+        if arguments.plot is not None:
+            plot_run(path, arguments.plot)
         print(show(path, arguments.overrides))
         return
     if os.path.isfile(arguments.sentence):  # not Path.is_file: it raises an error for a long sentence
@@ -270,4 +271,9 @@ def run_show(arguments: argparse.Namespace) -> None:
 
     translator = load(path, arguments.device, arguments.precision)
     hypothesis = next(translator.hypotheses([arguments.sentence], trace=True, split=False, **options))
-    print(explain(hypothesis, translator.target_vocab))
+    if arguments.plot is not None:
+        plot_passes(hypothesis, translator.target_vocab, arguments.plot)
+    # https://no-color.org: any value but the empty one.
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    width = shutil.get_terminal_size(fallback=(100, 24)).columns
+    print(explain(hypothesis, translator.target_vocab, width, colour))
