@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, TextIO
 from lath.config import (
     AnalyseSettings,
     BenchSettings,
+    DataSettings,
     DecodeOptions,
     EvaluateSettings,
     ReproduceSettings,
@@ -40,12 +42,24 @@ if TYPE_CHECKING:
     from lath.translator import Translator
 
 
+def run_init(arguments: argparse.Namespace) -> None:
+    """Nothing to a recipe."""
+    from lath.starter import write_starter
+
+    given = {field.name: getattr(arguments, field.name, None) for field in fields(DataSettings)}
+    print(write_starter(arguments.directory, given))
+
+
 def run_prepare(arguments: argparse.Namespace) -> None:
     """Text to a data directory."""
     recipe = load_recipe(arguments.recipe, arguments.overrides)
     from lath.text.corpus import prepare
 
-    print(prepare(recipe, arguments.out, arguments.vocab_from))
+    print(prepare(recipe, arguments.out, arguments.vocab_from, strict=arguments.strict, warn=_warn))
+
+
+def _warn(message: str) -> None:
+    print(f"lath: warning: {message}", file=sys.stderr)
 
 
 def run_train(arguments: argparse.Namespace) -> None:
@@ -251,11 +265,11 @@ def run_bench(arguments: argparse.Namespace) -> None:
 def run_show(arguments: argparse.Namespace) -> None:
     """A summary of a file or directory, or a translation step by step."""
     path = find_model(arguments.path)
-    from lath.analysis.show import explain, plot_run, show
+    from lath.analysis.show import explain, plot_passes, plot_run, show
 
-    if arguments.plot is not None:
-        plot_run(path, arguments.plot)
     if arguments.sentence is None:
+        if arguments.plot is not None:
+            plot_run(path, arguments.plot)
         print(show(path, arguments.overrides))
         return
     if os.path.isfile(arguments.sentence):  # not Path.is_file: it raises an error for a long sentence
@@ -268,4 +282,9 @@ def run_show(arguments: argparse.Namespace) -> None:
 
     translator = load(path, arguments.device, arguments.precision)
     hypothesis = next(translator.hypotheses([arguments.sentence], trace=True, split=False, **options))
-    print(explain(hypothesis, translator.target_vocab))
+    if arguments.plot is not None:
+        plot_passes(hypothesis, translator.target_vocab, arguments.plot)
+    # https://no-color.org: any value but the empty one.
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    width = shutil.get_terminal_size(fallback=(100, 24)).columns
+    print(explain(hypothesis, translator.target_vocab, width, colour))

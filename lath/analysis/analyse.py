@@ -2,8 +2,8 @@
 
 analyse(Path("test.en"), ["AT=teacher.en", "LAT-4=runs/lat/model@iterations=4"], Path("out"), source=Path("test.de"))
 
-OUT then holds analysis.json, analysis.md, plots (SVG and PNG) and the translations of the models, which the next call
-uses again. docs/analysis.md says what each table shows.
+OUT then holds report.html, analysis.json, analysis.md, plots (SVG and PNG) and the translations of the models, which
+the next call uses again. docs/analysis.md says what each table shows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import NamedTuple
 from lath.analysis.analysis import Analysis, Latency, Plot, System, Table, Trace
 from lath.analysis.evaluation import text_notes
 from lath.analysis.figures import draw_plots
+from lath.analysis.report import build_report
 from lath.analysis.scores import Measured, measure
 from lath.analysis.systems import (
     Asked,
@@ -174,7 +175,7 @@ def _plots(systems: Sequence[System], tables: Sequence[Table]) -> tuple[list[Plo
 
 
 def write(analysis: Analysis, out: Path) -> None:
-    """Write analysis.json, analysis.md and the plots."""
+    """Write report.html, analysis.json, analysis.md and the plots."""
     for plot in analysis.plots:
         with whole_file(out / "plots" / f"{plot.name}.svg") as partial:
             partial.write_text(plot.svg, encoding="utf-8")
@@ -184,3 +185,5 @@ def write(analysis: Analysis, out: Path) -> None:
         partial.write_text(analysis.markdown(), encoding="utf-8")
     with whole_file(out / "analysis.json") as partial:
         partial.write_text(analysis.as_json() + "\n", encoding="utf-8")
+    with whole_file(out / "report.html") as partial:
+        partial.write_text(build_report(analysis), encoding="utf-8")
