@@ -28,6 +28,7 @@ from lath.config import (
     CompressSettings,
     EvaluateSettings,
     ExportSettings,
+    ReproduceSettings,
     ShortlistSettings,
     TrainSettings,
 )
@@ -44,6 +45,7 @@ from lath.verbs import (
     run_export,
     run_init,
     run_prepare,
+    run_reproduce,
     run_shortlist,
     run_show,
     run_train,
@@ -88,6 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_translate(verbs)
     _add_evaluate(verbs)
     _add_analyse(verbs)
+    _add_reproduce(verbs)
     _add_bench(verbs)
     _add_show(verbs)
     return parser
@@ -315,6 +318,26 @@ def _add_analyse(verbs: Any) -> None:
     _add_edges(analyse)
     _add_device(analyse)
     _add_precision(analyse)
+
+
+def _add_reproduce(verbs: Any) -> None:
+    """The verb that runs a whole comparison."""
+    reproduce = _verb(verbs, "reproduce", run_reproduce,
+                      "Run or continue a whole comparison and put the paper's figures beside it.",
+                      "lath reproduce iwslt14-de-en --dry-run")  # fmt: skip
+    reproduce.add_argument("task", help="a task of the file --tasks")
+    reproduce.add_argument("--dry-run", action="store_true", help="print files, commands and estimates; run none")
+    reproduce.add_argument("--tasks", metavar="FILE", default=ReproduceSettings.tasks,
+                           help=f"tasks, systems and the paper's figures {DEFAULT}")  # fmt: skip
+    reproduce.add_argument("--run", metavar="DIR", dest="directory", default=ReproduceSettings.directory,
+                           help="run directory (default: runs/TASK)")  # fmt: skip
+    for name, what in {"systems": "systems", "decode": "decodings"}.items():
+        reproduce.add_argument(f"--{name}", metavar="A,B", default=getattr(ReproduceSettings, name),
+                               help=f"only these {what} (default: the task's)")  # fmt: skip
+    reproduce.add_argument("--jobs", type=_count, metavar="N", help="steps at the same time (default: the task's)")
+    _add_device(reproduce)
+    reproduce.add_argument("--set", action="append", default=[], dest="overrides", metavar="[NAME:]KEY=VALUE",
+                           help="change a setting of all systems, or of those named")  # fmt: skip
 
 
 def _add_edges(parser: argparse.ArgumentParser) -> None:

@@ -667,6 +667,26 @@ class AnalyseSettings:
 
 
 @dataclass(frozen=True)
+class ReproduceSettings:
+    """Which part of a task is made, and where (`lath reproduce`)."""
+
+    tasks: str = "recipes/tasks.toml"
+    """The file that describes tasks, systems and the paper's figures."""
+    directory: str = ""
+    """The run directory; empty: runs/TASK."""
+    systems: str = ""
+    """The systems instead of the task's, with commas between."""
+    decode: str = ""
+    """The decodings instead of the task's, with commas between."""
+    jobs: int | None = None
+    """Steps at the same time; None: as the task says."""
+    device: str = AUTO
+    """The device of all steps."""
+    overrides: tuple[str, ...] = ()
+    """SECTION.KEY=VALUE for all systems, NAME:SECTION.KEY=VALUE for those that fit NAME."""
+
+
+@dataclass(frozen=True)
 class BenchSettings:
     """How speed is measured (`lath bench`)."""
 

@@ -21,6 +21,7 @@ from lath.config import (
     DataSettings,
     DecodeOptions,
     EvaluateSettings,
+    ReproduceSettings,
     decode_options,
     load_recipe,
 )
@@ -237,6 +238,16 @@ def run_analyse(arguments: argparse.Namespace) -> None:
     for note in found.notes:
         print(f"lath: note: {note}", file=sys.stderr)
     print(arguments.out / "analysis.md")
+
+
+def run_reproduce(arguments: argparse.Namespace) -> None:
+    """A task to all its models, and a report."""
+    given = {field.name: getattr(arguments, field.name) for field in fields(ReproduceSettings)}
+    settings = ReproduceSettings(**{**given, "overrides": tuple(arguments.overrides)})
+    from lath.analysis.reproduce import plan, read_task, reproduce, show_plan
+
+    task = read_task(arguments.task, settings)
+    print(show_plan(task, plan(task)) if arguments.dry_run else reproduce(task))
 
 
 def run_bench(arguments: argparse.Namespace) -> None:
