@@ -77,8 +77,9 @@ def quantise_rows(matrix: Tensor, least: float = 0.0) -> tuple[Tensor, Tensor]:
     would need a special case for rows of tiny numbers.
     """
     rows = matrix.flatten(1)
-    scales = rows.abs().amax(dim=1).clamp_min(SMALLEST_RANGE) / LEVELS
-    scales = scales.maximum(least * rows.square().mean(dim=1).sqrt())
+    scales = torch.linalg.vector_norm(rows, torch.inf, dim=1).clamp_min(SMALLEST_RANGE) / LEVELS
+    if least:
+        scales = scales.maximum(least * rows.square().mean(dim=1).sqrt())
     numbers = (rows / scales[:, None]).round_().to(torch.int8)
     return numbers.view(matrix.shape), scales
 
