@@ -21,6 +21,7 @@ from lath.config import FORMATS, DecodeOptions, DecodeSettings, with_options
 from lath.decoding.decoder import Decoder, PlainDecoder
 from lath.decoding.results import Decoded, Pass
 from lath.devices import (
+    BATCHES_BEFORE_RELEASE,
     HAS_TRITON,
     PRECISIONS,
     choose_device,
@@ -29,6 +30,7 @@ from lath.devices import (
     cpu_threads,
     cut_batches,
     idle_threads,
+    release_memory,
     suitable_batch,
 )
 from lath.engine.ctranslate2 import LoadedExport, load_exported
@@ -325,7 +327,7 @@ class Translator:
         by_length = sorted(range(len(sentences)), key=lambda number: len(sentences[number]))
         lengths = [len(sentences[number]) for number in by_length]
         cuts = cut_batches(lengths, settings.batch_sentences, self.device)
-        batches = [by_length[cut.start : cut.stop] for cut in cuts]
+        batches = [by_length[cut.start : cut.stop] for cut in cuts][::-1]
         sources = (pad([[*sentences[number], EOS] for number in numbers]) for numbers in batches)
         results: dict[int, _Written] = {}
         decoded_batches = self._decoded(sources, settings, trace)
@@ -339,9 +341,11 @@ class Translator:
         if (decode_many := getattr(self.decoder, "decode_many", None)) is not None and not trace:
             yield from decode_many(sources, settings)
             return
-        for source in sources:
+        for number, source in enumerate(sources, start=1):
             with cpu_threads(self.threads or idle_threads()):
                 batch = self.decoder.decode(source, settings, trace)
+            if number % BATCHES_BEFORE_RELEASE == 0:
+                release_memory()
             yield batch
 
 

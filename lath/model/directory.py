@@ -271,7 +271,7 @@ def _fill(
 
 
 class _Undrawn(TorchFunctionMode):
-    """Makes modules without initial weights: to draw them on `meta`, torch imports its compiler, a second and 140 MB."""
+    """Makes modules without initial weights: to draw them on `meta`, torch would import its compiler (1 s, 150 MB)."""
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

@@ -143,7 +143,7 @@ def check_stored(stored: Mapping[str, Tensor], shapes: Shapes, storage: str, whe
 
 
 def restore(stored: Mapping[str, Tensor], name: str, shape: Sequence[int], where: str) -> Tensor:
-    """The float32 weight `name` of what `shrink` wrote and `check_stored` accepted; `where` names the file in errors."""
+    """A float32 weight of what `shrink` wrote and `check_stored` accepted; `where` names the file in errors."""
     scale = stored.get(name + SCALE)
     try:
         tensor = stored[name] if name in stored else read_code(stored[name + CODED], shape)
