@@ -23,6 +23,7 @@ from lath import __version__
 from lath.config import (
     AUTO,
     FORMATS,
+    AnalyseSettings,
     BenchSettings,
     CompressSettings,
     EvaluateSettings,
@@ -34,12 +35,14 @@ from lath.errors import Interrupted, UserError, did_you_mean, exit_code
 from lath.files import one_line
 from lath.model.bundled import DEFAULT_MODEL
 from lath.verbs import (
+    run_analyse,
     run_average,
     run_bench,
     run_compress,
     run_distill,
     run_evaluate,
     run_export,
+    run_init,
     run_prepare,
     run_shortlist,
     run_show,
@@ -84,6 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_adapting(verbs)
     _add_translate(verbs)
     _add_evaluate(verbs)
+    _add_analyse(verbs)
     _add_bench(verbs)
     _add_show(verbs)
     return parser
@@ -91,17 +95,30 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_making(verbs: Any) -> None:
     """The verbs that make a model."""
+    init = _verb(verbs, "init", run_init, "Write a commented recipe for your own text, DIR/recipe.toml, to be edited.",
+                 "lath init --source fr --target en --train-source talks.fr.gz --train-target talks.en.gz")  # fmt: skip
+    init.add_argument("directory", metavar="DIR", nargs="?", type=Path, default=Path("."),
+                      help="folder (default: the current one)")  # fmt: skip
+    for side in ("source", "target"):
+        init.add_argument(f"--{side}", dest=f"{side}_language", metavar="CODE", help=f"language of the {side}, as de")
+    for split in ("train", "valid"):
+        for side in ("source", "target"):
+            init.add_argument(
+                f"--{split}-{side}", metavar="FILE", help=f"{side} side (default: {split}.CODE in the folder)"
+            )
+
     prepare = _verb(verbs, "prepare", run_prepare, "Turn aligned text into a data directory.",
-                    "lath prepare recipes/demo.toml runs/demo-data")  # fmt: skip
+                    "lath prepare recipe.toml data")  # fmt: skip
     prepare.add_argument("recipe", type=Path, help="TOML recipe; its sections data and vocab are used")
     prepare.add_argument("out", type=Path, help="data directory to write; must not exist")
     prepare.add_argument(
         "--vocab-from", type=Path, metavar="DIR", help="use the vocabulary of this data or model directory"
     )
+    prepare.add_argument("--strict", action="store_true", help="refuse text that looks wrong instead of warning")
     _add_set(prepare)
 
     train = _verb(verbs, "train", run_train, "Train a model on a data directory.",
-                  "lath train recipes/demo.toml runs/demo-data runs/demo")  # fmt: skip
+                  "lath train recipe.toml data run")  # fmt: skip
     train.add_argument(
         "recipe", type=Path, help="TOML recipe; its sections network, objective, train and decode are used"
     )
@@ -254,9 +271,56 @@ def _add_evaluate(verbs: Any) -> None:
             default=getattr(EvaluateSettings, name),
             help=f"{sentence} {DEFAULT}",
         )
+    _add_edges(evaluate)
+
+
+def _add_analyse(verbs: Any) -> None:
+    """The verb that makes the paper's tables and figures."""
+    analyse = _verb(verbs, "analyse", run_analyse, "Make the paper's tables and figures.",
+                    "lath analyse test.en AT=at.en LAT=de-en@iterations=4 --source test.de --out report")  # fmt: skip
+    analyse.add_argument("reference", type=Path, help="reference translations")
+    analyse.add_argument(
+        "systems",
+        metavar="system",
+        nargs="+",
+        help="FILE or NAME=FILE with translations, or NAME=MODEL[@iterations=4,length_candidates=5], which is "
+        "translated first; the first system is the baseline",
+    )
+    analyse.add_argument("--source", type=Path, metavar="FILE", help="source text, line n for line n")
+    analyse.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        required=True,
+        help="directory for the results; translations there are used again",
+    )
+    analyse.add_argument(
+        "--counted", type=Path, metavar="FILE", help="text in which names are counted (default: the source itself)"
+    )
+    analyse.add_argument("--tokenised", action="store_true", help="the text is already tokenised: score its tokens")
+    analyse.add_argument("--ter", action=argparse.BooleanOptionalAction, default=AnalyseSettings.ter,
+                         help="compute TER, the slowest score")  # fmt: skip
+    counts = {
+        "samples": "bootstrap samples of the paired test; 0 skips it",
+        "window": "a repeat starts up to N positions after the first",
+        "rare": "a name is rare if it occurs fewer than N times",
+        "traced": "lines whose passes are recorded with each model; 0 skips it",
+        "timed": "sentences to time with each model, one at a time; 0 skips it",
+        "repeats": "how often each sentence is timed",
+    }
+    for name, sentence in counts.items():
+        parse = _count_or_0 if name in ("samples", "traced", "timed") else _count
+        analyse.add_argument(_flag(name), type=parse, metavar="N", default=getattr(AnalyseSettings, name),
+                             help=f"{sentence} {DEFAULT}")  # fmt: skip
+    _add_edges(analyse)
+    _add_device(analyse)
+    _add_precision(analyse)
+
+
+def _add_edges(parser: argparse.ArgumentParser) -> None:
     edges = ",".join(map(str, EvaluateSettings.edges))
-    evaluate.add_argument("--edges", type=_counts, metavar="N,N", default=edges,
-                          help=f"longest reference of each bucket but the last, in words {DEFAULT}")  # fmt: skip
+    parser.add_argument("--edges", type=_counts, metavar="N,N", default=edges,
+                        help=f"longest reference of each bucket but the last, in words {DEFAULT}")  # fmt: skip
 
 
 def _add_bench(verbs: Any) -> None:
@@ -305,7 +369,12 @@ def _add_show(verbs: Any) -> None:
                  'lath show runs/demo/model "Guten Morgen."')  # fmt: skip
     show.add_argument("path", type=Path, help="recipe, data, run or model directory, or bundled model")
     show.add_argument("sentence", nargs="?", help="with a model: translate this sentence and show every pass")
-    show.add_argument("--plot", type=Path, metavar="FILE", help="with a run: plot its losses into FILE (.svg or .png)")
+    show.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="with a run: plot its losses into FILE (.svg or .png); with a sentence: draw its passes (.svg)",
+    )
     _add_device(show)
     _add_precision(show)
     _add_set(show)

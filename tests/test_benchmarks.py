@@ -72,3 +72,15 @@ def test_starting() -> None:
     # 34 million weights take 68 MB in int8, with the copies that are prepared for products, and 33 MB of token vectors.
     assert 100 < line["peak_mb"] - torch["peak_mb"] < 225
     assert line["peak_mb"] < file["peak_mb"] < 800
+
+
+def test_paragraphs() -> None:
+    text = ("demo/tatoeba.test.de", "demo/tatoeba.test.en")
+    result = last_line("benchmarks/paragraphs.py", "de-en", *text, "--paragraphs", 3, "--sentences", 2)
+    assert (result["paragraphs"], result["alike"]) == (3, 3)
+    assert result["joined"] == result["one_by_one"] > 0
+
+
+def test_threads() -> None:
+    result = last_line("benchmarks/threads.py", "de-en", "demo/tatoeba.test.de", "--sentences", 1, "--turns", 1)
+    assert all(result[load] > 0 for load in ("quiet", "busy"))

@@ -347,7 +347,7 @@ def test_an_exported_teacher_goes_on_after_a_failure(exported: Path, source: Pat
 def test_another_export_is_another_teacher(model: Path, exported: Path, source: Path, unfinished: Path) -> None:
     """With other weights or another quantisation, the shards of one are not continued by the other."""
     message = refusal(Watched(load(exported)), exported, source, unfinished, beam=2)
-    assert "differs in model, precision; repeat the command" in message
+    assert "differs in model, precision, settings; repeat the command" in message
     out = unfinished.with_name("other")
     with pytest.raises(RuntimeError):
         run(Watched(load(exported), fail_at="fa fa ba"), exported, source, out)
@@ -371,3 +371,12 @@ def test_large_batches_have_large_shards_to_choose_from(
     second = Watched(translator)
     run(second, model, source, out, shard=None, batch_sentences=1)
     assert second.asked == LINES[4:]  # existing shards are kept
+
+
+def test_where_near_ties_may_depend_on_the_batch_an_unfinished_run_keeps_its_size(
+    model: Path, source: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(RuntimeError, match="the machine went down"):
+        run(Watched(load(model, "cpu", "bf16"), fail_at="fa fa ba"), model, source, out, shard=2, batch_sentences=2)
+    assert "differs in settings" in refusal(Watched(load(model, "cpu", "bf16")), model, source, out, batch_sentences=1)
