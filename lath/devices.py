@@ -142,7 +142,7 @@ def cut_batches(lengths: Sequence[int], most: int, device: torch.device) -> Iter
         start = stop
 
 
-BATCHES_BEFORE_RELEASE = 4
+BATCHES_BEFORE_RELEASE = 2
 """Batches of a CPU between two calls of `release_memory`: after each, its page faults would cost 8 per cent."""
 
 
