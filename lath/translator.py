@@ -21,6 +21,7 @@ from lath.config import FORMATS, DecodeOptions, DecodeSettings, with_options
 from lath.decoding.decoder import Decoder, PlainDecoder
 from lath.decoding.results import Decoded, Pass
 from lath.devices import (
+    BATCHES_BEFORE_RELEASE,
     HAS_TRITON,
     PRECISIONS,
     choose_device,
@@ -29,15 +30,16 @@ from lath.devices import (
     cpu_threads,
     cut_batches,
     idle_threads,
+    release_memory,
     suitable_batch,
 )
 from lath.engine.ctranslate2 import LoadedExport, load_exported
-from lath.engine.int8 import quantise
+from lath.engine.int8 import load_int8
 from lath.engine.shortlist import Shortlist, ShortlistDecoder, has_shortlist, load_shortlist
 from lath.errors import UserError, one_of, shown
 from lath.files import one_line
 from lath.model.bundled import find_model
-from lath.model.directory import LoadedModel, ModelInfo, is_exported, load_model
+from lath.model.directory import LoadedModel, ModelInfo, is_exported, load_model, read_info
 from lath.model.network import Model
 from lath.model.padding import pad
 from lath.text.html import translate_html
@@ -99,9 +101,9 @@ def load(
     if is_exported(directory):
         return _load_exported(directory, device, precision, engine, threads)
     chosen = choose_device(device)
-    loaded = load_model(directory, chosen)
-    precision = choose_precision(precision, loaded.info.network, chosen, engine)
-    loaded = replace(loaded, model=_with_precision(loaded.model, precision))
+    precision = choose_precision(precision, read_info(directory).network, chosen, engine)
+    loaded = load_int8(directory) if precision == "int8" else load_model(directory, chosen)
+    loaded.model.to(PRECISIONS[precision])
     shortlist = load_shortlist(directory) if has_shortlist(directory) and chosen.type == "cpu" else None
     return Translator(loaded, choose_decoder(loaded.model, engine, shortlist), precision, threads)
 
@@ -126,10 +128,6 @@ def _load_exported(directory: Path, device: str, precision: str, engine: str, th
 def preferred_device(model: Path, name: str) -> str:
     """The device a name stands for with this model: `auto` is the CPU for an exported one."""
     return "cpu" if name == "auto" and is_exported(model) else name
-
-
-def _with_precision(model: Model, precision: str) -> Model:
-    return quantise(model) if precision == "int8" else model.to(PRECISIONS[precision])
 
 
 def choose_decoder(model: Model, engine: str = "auto", shortlist: Shortlist | None = None) -> Decoder:
@@ -329,7 +327,7 @@ class Translator:
         by_length = sorted(range(len(sentences)), key=lambda number: len(sentences[number]))
         lengths = [len(sentences[number]) for number in by_length]
         cuts = cut_batches(lengths, settings.batch_sentences, self.device)
-        batches = [by_length[cut.start : cut.stop] for cut in cuts]
+        batches = [by_length[cut.start : cut.stop] for cut in cuts][::-1]
         sources = (pad([[*sentences[number], EOS] for number in numbers]) for numbers in batches)
         results: dict[int, _Written] = {}
         decoded_batches = self._decoded(sources, settings, trace)
@@ -343,9 +341,11 @@ class Translator:
         if (decode_many := getattr(self.decoder, "decode_many", None)) is not None and not trace:
             yield from decode_many(sources, settings)
             return
-        for source in sources:
+        for number, source in enumerate(sources, start=1):
             with cpu_threads(self.threads or idle_threads()):
                 batch = self.decoder.decode(source, settings, trace)
+            if number % BATCHES_BEFORE_RELEASE == 0:
+                release_memory()
             yield batch
 
 

@@ -161,6 +161,18 @@ def test_help_does_not_wait_for_torch() -> None:
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True).returncode == 0
 
 
+TRANSLATED = """
+import sys, lath.cli
+assert lath.cli.main(["translate", "de-en", "--device", "cpu", "--text", "Guten Morgen."]) == 0
+sys.exit(str({"torch._dynamo", "triton", "sympy", "onnx", "tensorboard", "sacrebleu"} & sys.modules.keys() or ""))
+"""
+
+
+def test_a_translation_does_not_wait_for_a_compiler() -> None:
+    done = subprocess.run([sys.executable, "-c", TRANSLATED], cwd=ROOT, text=True, capture_output=True)
+    assert (done.stdout, done.stderr.strip()) == ("Good morning.\n", "")
+
+
 def project_files() -> list[Path]:
     """The project's own text, without what is installed, built or downloaded."""
     folders = ("lath", "tests", "docs", "recipes", "demo", "benchmarks", ".ci")

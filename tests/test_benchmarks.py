@@ -65,6 +65,15 @@ def test_protecting(files: tuple[str, ...]) -> None:
     assert result["tokens"] > 1
 
 
+def test_starting() -> None:
+    result = last_line("benchmarks/startup.py", "de-en", "--file", "docs/runs/splitter/hard.de.txt", "--repeats", 1)
+    torch, line, file = result["rows"]
+    assert 0 < torch["cpu"] < line["cpu"] < file["cpu"]
+    # 34 million weights take 68 MB in int8, with the copies that are prepared for products, and 33 MB of token vectors.
+    assert 100 < line["peak_mb"] - torch["peak_mb"] < 225
+    assert line["peak_mb"] < file["peak_mb"] < 800
+
+
 def test_paragraphs() -> None:
     text = ("demo/tatoeba.test.de", "demo/tatoeba.test.en")
     result = last_line("benchmarks/paragraphs.py", "de-en", *text, "--paragraphs", 3, "--sentences", 2)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import itertools
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -11,12 +13,14 @@ from typing import Any, get_type_hints
 import pytest
 import torch
 from conftest import Runs, Translators
+from torch import Tensor
 from toy import WORDS
 
 import lath
 from lath import translator as translator_module
 from lath.config import DecodeOptions, DecodeSettings
-from lath.devices import choose_device
+from lath.decoding.results import Decoded
+from lath.devices import choose_device, release_memory
 from lath.errors import UserError
 from lath.model.directory import LoadedModel
 from lath.text.vocab import BOS, EOS, MASK
@@ -382,3 +386,36 @@ def test_a_gpu_that_is_not_there_is_refused(toy_run: Runs, monkeypatch: pytest.M
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nowhere: no such model directory; `lath train` writes one as RUN/model"):
         lath.load(tmp_path / "nowhere")
+
+
+def test_long_sentences_are_decoded_first(trained: Translators) -> None:
+    """So that a batch finds room where the last one was."""
+    translator = trained("CMLM")
+    widths: list[int] = []
+
+    class Watched:
+        def decode(self, source: Tensor, settings: DecodeSettings, trace: bool = False) -> list[Decoded]:
+            widths.append(source.shape[1])
+            return translator.decoder.decode(source, settings, trace)
+
+    lines = ["ba", "ba ko mi tu re", "ba ko", "ba ko mi"]
+    found = translator.with_decoder(Watched()).translate(lines, batch_sentences=1)
+    assert widths == sorted(widths, reverse=True)
+    assert len(set(widths)) > 1
+    assert found == translator.translate(lines)
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc")
+def test_freed_memory_can_be_returned() -> None:
+    pieces = [b"x" * 100_000 for _ in range(600)]
+    last = b"y" * 100_000  # what lies below it cannot be cut off
+    before = resident()
+    pieces.clear()
+    release_memory()
+    assert before - resident() > 40_000_000
+    assert last

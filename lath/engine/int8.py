@@ -21,6 +21,7 @@ import functools
 import threading
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 from lath.engine.swap import swapped
 from lath.engine.unpadded import unpadded_mask
 from lath.errors import UserError, did_you_mean
+from lath.model.directory import LoadedModel, Replacement, load_model
 from lath.model.network import Model, top_tokens
 from lath.model.storage import LEVELS, SMALLEST_RANGE, quantise_rows
 
@@ -230,8 +232,22 @@ def log_sum_exp(logits: Tensor, highest: Tensor) -> Tensor:
 # ---- models ---------------------------------------------------------------------------------------------------
 
 
+def load_int8(directory: Path) -> LoadedModel:
+    """A model directory in int8: `quantise`, without float32 weights beyond those of one layer."""
+    loaded = load_model(directory, torch.device("cpu"), int8_modules)
+    loaded.model.body.make_mask = unpadded_mask
+    return loaded
+
+
 def quantise(model: Model, backend: str | None = None) -> Model:
     """A copy of a model on the CPU whose linear layers and output matrix are int8; it shares the other weights."""
+    quantised = swapped(model, int8_modules(model, backend))
+    quantised.body.make_mask = unpadded_mask  # int8 would amplify what padding does to float sums
+    return quantised
+
+
+def int8_modules(model: Model, backend: str | None = None) -> Replacement:
+    """What replaces the modules of this model."""
     chosen = backend or choose_backend()
     if chosen not in BACKENDS:
         raise UserError(f"unknown int8 backend {chosen!r}{did_you_mean(chosen, BACKENDS)}; use {', '.join(BACKENDS)}")
@@ -246,6 +262,4 @@ def quantise(model: Model, backend: str | None = None) -> Model:
             return Int8Linear(module.weight, module.bias, chosen)
         return nn.Identity() if isinstance(module, nn.Dropout) else None
 
-    quantised = swapped(model, int8)
-    quantised.body.make_mask = unpadded_mask  # int8 would amplify what padding does to float sums
-    return quantised
+    return int8

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from lath.config import DecodeSettings, NetworkSettings, check_decode, check_network, settings_from_tree, to_tree
 from lath.errors import UserError
@@ -230,8 +231,17 @@ def _upgrade_format_1(tree: dict[str, Any], path: Path) -> None:
                 )
 
 
-def load_model(directory: Path, device: torch.device) -> LoadedModel:
-    """A model directory, ready to translate on `device`; its weights are float32 however they are stored."""
+Replacement = Callable[[nn.Module], nn.Module | None]
+"""What takes the place of a module with its weights; None keeps the module."""
+
+
+def load_model(
+    directory: Path, device: torch.device, replacement: Callable[[Model], Replacement] | None = None
+) -> LoadedModel:
+    """A model directory, ready to translate on `device`; its weights are float32 however they are stored.
+
+    An engine can replace each module as soon as it has its weights, so that those of all modules never exist at once.
+    """
     config = read_config(directory)
     if (directory / "log.jsonl").is_file():
         finished = directory / "model"
@@ -240,13 +250,35 @@ def load_model(directory: Path, device: torch.device) -> LoadedModel:
     info, path = config.info, directory / WEIGHTS
     source_vocab, target_vocab = checked_vocabs(directory, config)
     stored = load_weights(path)
-    with torch.device("meta"):
+    with torch.device("meta"), _Undrawn():
         model = KINDS[info.network.kind](info.network, info.source_size, info.target_size, info.joint)
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     check_stored(stored, shapes, config.storage, str(path))
     check_files(directory, config, [path])
-    model.load_state_dict(restore(stored, shapes, str(path)), assign=True)
+    _fill(model, lambda name: restore(stored, name, shapes[name], str(path)), replacement and replacement(model))
     return LoadedModel(model.to(device).eval(), info, source_vocab, target_vocab)
+
+
+def _fill(
+    module: nn.Module, weight: Callable[[str], Tensor], replacement: Replacement | None, prefix: str = ""
+) -> nn.Module:
+    """Give a module and all modules in it their weights; returns the module, or what replaces it."""
+    for name, _ in list(module.named_parameters(recurse=False)):
+        module._parameters[name] = nn.Parameter(weight(prefix + name))
+    for name, child in module.named_children():
+        module._modules[name] = _fill(child, weight, replacement, f"{prefix}{name}.")
+    return (replacement and replacement(module)) or module
+
+
+class _Undrawn(TorchFunctionMode):
+    """Makes modules without initial weights: to draw them on `meta`, torch would import its compiler (1 s, 150 MB)."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if getattr(function, "__module__", None) != "torch.nn.init":
+            return function(*args, **kwargs or {})
+        return args[0] if args else (kwargs or {})["tensor"]
 
 
 def checked_vocabs(directory: Path, config: Config) -> tuple[Vocab, Vocab]:

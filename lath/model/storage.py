@@ -2,7 +2,7 @@
 
     stored = shrink(weights, "int8", where)
     check_stored(stored, shapes, "int8", where)     # reads no numbers
-    weights = restore(stored, shapes, where)        # float32, rounded once
+    weight = restore(stored, name, shape, where)    # float32, rounded once
 
 fp16 takes half the bytes: all tensors are float16. int8 takes a quarter: large matrices are integers from -127 to 127
 with one scale for each row; norms and biases are float16. coded takes about a seventh: the integers have larger steps,
@@ -77,8 +77,9 @@ def quantise_rows(matrix: Tensor, least: float = 0.0) -> tuple[Tensor, Tensor]:
     would need a special case for rows of tiny numbers.
     """
     rows = matrix.flatten(1)
-    scales = rows.abs().amax(dim=1).clamp_min(SMALLEST_RANGE) / LEVELS
-    scales = scales.maximum(least * rows.square().mean(dim=1).sqrt())
+    scales = torch.linalg.vector_norm(rows, torch.inf, dim=1).clamp_min(SMALLEST_RANGE) / LEVELS
+    if least:
+        scales = scales.maximum(least * rows.square().mean(dim=1).sqrt())
     numbers = (rows / scales[:, None]).round_().to(torch.int8)
     return numbers.view(matrix.shape), scales
 
@@ -141,24 +142,20 @@ def check_stored(stored: Mapping[str, Tensor], shapes: Shapes, storage: str, whe
         )
 
 
-def restore(stored: Mapping[str, Tensor], shapes: Shapes, where: str) -> dict[str, Tensor]:
-    """The float32 weights of what `shrink` wrote and `check_stored` accepted; `where` names the file in errors."""
-    weights: dict[str, Tensor] = {}
-    for name, shape in shapes.items():
-        scale = stored.get(name + SCALE)
-        try:
-            tensor = stored[name] if name in stored else read_code(stored[name + CODED], shape)
-        except (zlib.error, ValueError) as error:
-            raise UserError(f"{where}: {name} is damaged ({error}); copy the model directory again") from None
-        # For integers the scales say how large a weight can be. Comparisons with NaN are false.
-        low, high = torch.aminmax(tensor if scale is None else scale)
-        fits = low >= -LARGEST and high <= LARGEST if scale is None else low > 0 and high <= LARGEST / LEVELS
-        if not fits:
-            raise UserError(
-                f"{where}: {name} contains values that are not finite, or too large for float16; "
-                f"the file is damaged or the training has diverged, use another model"
-            )
-        weights[name] = tensor.float()
-        if scale is not None:
-            weights[name] *= scale.view(-1, *[1] * (tensor.dim() - 1))
-    return weights
+def restore(stored: Mapping[str, Tensor], name: str, shape: Sequence[int], where: str) -> Tensor:
+    """A float32 weight of what `shrink` wrote and `check_stored` accepted; `where` names the file in errors."""
+    scale = stored.get(name + SCALE)
+    try:
+        tensor = stored[name] if name in stored else read_code(stored[name + CODED], shape)
+    except (zlib.error, ValueError) as error:
+        raise UserError(f"{where}: {name} is damaged ({error}); copy the model directory again") from None
+    # For integers the scales say how large a weight can be. Comparisons with NaN are false.
+    low, high = torch.aminmax(tensor if scale is None else scale)
+    fits = low >= -LARGEST and high <= LARGEST if scale is None else low > 0 and high <= LARGEST / LEVELS
+    if not fits:
+        raise UserError(
+            f"{where}: {name} contains values that are not finite, or too large for float16; "
+            f"the file is damaged or the training has diverged, use another model"
+        )
+    weight = tensor.float()
+    return weight if scale is None else weight.mul_(scale.view(-1, *[1] * (tensor.dim() - 1)))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import Translators
+from conftest import Runs, Translators
 from torch import Tensor, nn
 
 from lath.config import DecodeSettings, NetworkSettings
 from lath.decoding.decoder import decode
 from lath.engine import int8
-from lath.engine.int8 import BACKENDS, LEVELS, Int8Linear, Int8Table, levels_of, log_sum_exp, quantise
+from lath.engine.int8 import BACKENDS, LEVELS, Int8Linear, Int8Table, levels_of, load_int8, log_sum_exp, quantise
 from lath.errors import UserError
+from lath.model.bundled import default_model
+from lath.model.directory import load_model
 from lath.model.network import LAT, NEVER_WRITTEN, Model, Projection, Table, best_tokens, build_model
 from lath.text.vocab import EOS, PAD
 
@@ -109,6 +111,19 @@ def test_every_linear_layer_is_quantised_and_the_original_is_left_alone(kind: st
     assert not any(isinstance(module, nn.Linear) for module in quantised.modules())
     assert isinstance(quantised.body.tables[-1], Int8Table)
     assert all(tensor.equal(before[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "bundled"])
+def test_read_layer_by_layer_a_model_has_the_same_numbers(toy_run: Runs, kind: str) -> None:
+    directory = default_model() if kind == "bundled" else toy_run(kind) / "model"
+    wanted = quantise(load_model(directory, torch.device("cpu")).model)
+    found = load_int8(directory).model
+    assert (type(found), found.training) == (type(wanted), False)
+    assert found.body.make_mask is wanted.body.make_mask
+    assert [type(module) for module in found.modules()] == [type(module) for module in wanted.modules()]
+    ours, theirs = found.state_dict(), wanted.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
 @backends

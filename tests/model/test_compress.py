@@ -54,8 +54,8 @@ def test_a_compressed_model_loads_as_float32(toy_run: Runs, tmp_path: Path, kind
     assert second.info == first.info == read_info(out)
     assert type(second.model) is type(first.model)
     before = first.model.state_dict()
-    shapes = {name: tensor.shape for name, tensor in before.items()}
-    expected = restore(shrink(before, storage, ""), shapes, "")
+    shrunk = shrink(before, storage, "")
+    expected = {name: restore(shrunk, name, tensor.shape, "") for name, tensor in before.items()}
     weights = second.model.state_dict()
     assert weights.keys() == expected.keys()
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}

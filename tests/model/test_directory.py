@@ -141,8 +141,9 @@ def test_smaller_weights_are_restored(model_copy: Path, storage: str) -> None:
     assert read_storage(model_copy) == storage
     after = load_model(model_copy, CPU)
     assert after.info == before.info
-    shapes = {name: tensor.shape for name, tensor in before.model.state_dict().items()}
-    expected = restore(shrink(before.model.state_dict(), storage, ""), shapes, "")
+    full = before.model.state_dict()
+    shrunk = shrink(full, storage, "")
+    expected = {name: restore(shrunk, name, tensor.shape, "") for name, tensor in full.items()}
     weights = after.model.state_dict()
     assert all(torch.equal(tensor, weights[name]) for name, tensor in expected.items())
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}

@@ -59,7 +59,7 @@ def back(stored: dict[str, Tensor], weights: Mapping[str, Tensor], where: str = 
     """What is loaded where a network has these weights."""
     shapes = {name: tensor.shape for name, tensor in weights.items()}
     check_stored(stored, shapes, "int8", where)
-    return restore(stored, shapes, where)
+    return {name: restore(stored, name, shape, where) for name, shape in shapes.items()}
 
 
 # ---- round trips ---------------------------------------------------------------------------------------------------
