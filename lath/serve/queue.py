@@ -46,7 +46,7 @@ class Job:
 
     client: str
     sentences: list[str]
-    kind: Kind = Kind()
+    kind: Kind = field(default_factory=Kind)
     waiting: dict[int, str] = field(init=False)
     """The sentences that no batch has taken yet, by place."""
     results: dict[int, Hypothesis] = field(default_factory=dict)
@@ -81,9 +81,10 @@ class Waiting:
     def __len__(self) -> int:
         return sum(map(len, self._clients.values()))
 
-    def add(self, job: Job) -> None:
-        """Let a job wait; raises `Full` if it must not."""
-        if len(self) >= self.limit or 2 * len(self._clients.get(job.client, ())) >= max(self.limit, 2):
+    def add(self, job: Job, accepted: bool = False) -> None:
+        """Let a job wait. Raises `Full` if too many do, unless its request was accepted before."""
+        crowded = len(self) >= self.limit or 2 * len(self._clients.get(job.client, ())) >= max(self.limit, 2)
+        if crowded and not accepted:
             raise Full
         self._clients.setdefault(job.client, {})[job] = None
 

@@ -55,10 +55,10 @@ class Worker:
             self._changed.notify()
         self._thread.join()
 
-    def submit(self, job: Job) -> None:
-        """Let a job wait for its turn; `job.done` gets its hypotheses. Raises `Full` if too many wait."""
+    def submit(self, job: Job, accepted: bool = False) -> None:
+        """Let a job wait for its turn, as `Waiting.add` does; `job.done` gets its hypotheses."""
         with self._changed:
-            self.waiting.add(job)
+            self.waiting.add(job, accepted)
             self._changed.notify()
 
     def cancel(self, job: Job) -> None:
