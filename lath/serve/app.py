@@ -272,7 +272,7 @@ async def _hypotheses(ticket: Ticket, worker: Worker, texts: Sequence[str], kind
         try:
             worker.submit(job, accepted=bool(ticket.jobs))
         except Full:
-            wait = max(1, math.ceil(worker.pace * len(worker.waiting)))
+            wait = max(1, math.ceil(worker.pace * worker.queued))
             raise HTTPException(
                 503, "too many requests are waiting; try again later", {"Retry-After": str(wait)}
             ) from None
@@ -528,7 +528,7 @@ def _add_information(app: FastAPI, server: Server) -> None:
     async def metrics() -> Response:
         """Counts and times for Prometheus."""
         for pair, worker in server.workers.items():
-            server.metrics.waiting.labels("-".join(pair)).set(len(worker.waiting))
+            server.metrics.waiting.labels("-".join(pair)).set(worker.queued)
         return Response(generate_latest(server.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/docs", include_in_schema=False)

@@ -49,6 +49,12 @@ class Worker:
         """Whether the thread runs."""
         return self._thread.is_alive()
 
+    @property
+    def queued(self) -> int:
+        """Requests that wait."""
+        with self._changed:
+            return len(self.waiting)
+
     def start(self) -> None:
         """Warm up, then translate what comes."""
         self._thread.start()

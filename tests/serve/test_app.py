@@ -266,7 +266,7 @@ def test_a_full_queue_asks_to_come_again(translator: Translator, monkeypatch: py
         threads[0].start()
         assert begun.wait(30)
         threads[1].start()
-        while not worker.waiting:
+        while not worker.queued:
             pass
         refused = client.post("/translate", json={**ASK, "q": "ba"})
         assert refused.status_code == 503
