@@ -4,9 +4,10 @@ PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-FITS := import sys, venv, ensurepip; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))
+FITS := import sys, venv, ensurepip; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12), (3, 13)))
+WHICH := import sys; print(sys.base_prefix, sys.version)
 
-.PHONY: help venv demo train test lint docs clean
+.PHONY: help venv demo train test lint docs clean other-python
 
 help:
 	@echo "make venv   create $(VENV) with the pinned versions of constraints.txt"
@@ -20,22 +21,31 @@ help:
 
 venv: $(STAMP)
 
+# A venv made by another interpreter than PYTHON is made again.
+ifneq ($(PYTHON),)
+ifneq ($(shell "$(PYTHON)" -c '$(WHICH)' 2>&1),$(shell $(BIN)/python -c '$(WHICH)' 2>&1))
+$(STAMP): other-python
+endif
+endif
+
 # Candidates are run, not just looked up: a version manager's stub can be on the PATH and still fail.
 # 3.11 comes first, that is where the pins are tested. setuptools is installed first and build isolation is
 # off, so that nothing unpinned is fetched.
 $(STAMP): pyproject.toml constraints.txt
 	@set -e; chosen=""; \
-	for candidate in $(if $(PYTHON),"$(PYTHON)",python3.11 python3.12 python3); do \
+	for candidate in $(if $(PYTHON),"$(PYTHON)",python3.11 python3.12 python3.13 python3); do \
 	  if "$$candidate" -c '$(FITS)' >/dev/null 2>&1; then chosen="$$candidate"; break; fi; \
 	done; \
 	if [ -z "$$chosen" ]; then \
-	  echo "lath: error: $(if $(PYTHON),$(PYTHON) is not,no) Python 3.11 or 3.12 with venv and pip$(if $(PYTHON),, was found);" \
+	  echo "lath: error: $(if $(PYTHON),$(PYTHON) is not,no) Python 3.11, 3.12 or 3.13 with venv and pip$(if $(PYTHON),, was found);" \
 	    "install one, or name it: make PYTHON=/path/to/python3.11 venv" >&2; \
 	  exit 2; \
 	fi; \
-	if ! $(BIN)/python -c '$(FITS)' >/dev/null 2>&1; then "$$chosen" -m venv --clear $(VENV); fi
+	if $(if $(filter other-python,$?),true,! $(BIN)/python -c '$(FITS)' >/dev/null 2>&1); then \
+	  "$$chosen" -m venv --clear $(VENV); \
+	fi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[dev,paper,logs,plots,bench,serve]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[dev,paper,logs,plots,bench,langid,serve]'
 	@touch $@
 
 demo: $(STAMP)

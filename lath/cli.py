@@ -41,6 +41,7 @@ from lath.verbs import (
     run_distill,
     run_evaluate,
     run_export,
+    run_init,
     run_prepare,
     run_serve,
     run_shortlist,
@@ -94,17 +95,30 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_making(verbs: Any) -> None:
     """The verbs that make a model."""
+    init = _verb(verbs, "init", run_init, "Write a commented recipe for your own text, DIR/recipe.toml, to be edited.",
+                 "lath init --source fr --target en --train-source talks.fr.gz --train-target talks.en.gz")  # fmt: skip
+    init.add_argument("directory", metavar="DIR", nargs="?", type=Path, default=Path("."),
+                      help="folder (default: the current one)")  # fmt: skip
+    for side in ("source", "target"):
+        init.add_argument(f"--{side}", dest=f"{side}_language", metavar="CODE", help=f"language of the {side}, as de")
+    for split in ("train", "valid"):
+        for side in ("source", "target"):
+            init.add_argument(
+                f"--{split}-{side}", metavar="FILE", help=f"{side} side (default: {split}.CODE in the folder)"
+            )
+
     prepare = _verb(verbs, "prepare", run_prepare, "Turn aligned text into a data directory.",
-                    "lath prepare recipes/demo.toml runs/demo-data")  # fmt: skip
+                    "lath prepare recipe.toml data")  # fmt: skip
     prepare.add_argument("recipe", type=Path, help="TOML recipe; its sections data and vocab are used")
     prepare.add_argument("out", type=Path, help="data directory to write; must not exist")
     prepare.add_argument(
         "--vocab-from", type=Path, metavar="DIR", help="use the vocabulary of this data or model directory"
     )
+    prepare.add_argument("--strict", action="store_true", help="refuse text that looks wrong instead of warning")
     _add_set(prepare)
 
     train = _verb(verbs, "train", run_train, "Train a model on a data directory.",
-                  "lath train recipes/demo.toml runs/demo-data runs/demo")  # fmt: skip
+                  "lath train recipe.toml data run")  # fmt: skip
     train.add_argument(
         "recipe", type=Path, help="TOML recipe; its sections network, objective, train and decode are used"
     )

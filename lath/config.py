@@ -26,6 +26,10 @@ Kind = Literal["AT", "CMLM", "LAT"]
 FORMATS = ("text", "html")
 """What a text to translate may be; plain text by default."""
 
+PACKAGE = Path(__file__).parent
+BUNDLED_RECIPES = (PACKAGE if (PACKAGE / "recipes").is_dir() else PACKAGE.parent) / "recipes"
+"""Inside the package if lath was installed from a wheel, next to it in a checkout."""
+
 
 @dataclass(frozen=True)
 class DataSettings:
@@ -275,21 +279,32 @@ FORMER: dict[Any, dict[str, Callable[[Mapping[str, Any]], Any]]] = {
 data and runs of lath 0.1 can still be read."""
 
 
+def find_recipe(path: Path) -> Path:
+    """A bundled recipe named `tatoeba.toml` or `recipes/tatoeba.toml`, unless there is such a file; or the path."""
+    bundled = BUNDLED_RECIPES / path.name
+    named = path in (Path(path.name), Path("recipes", path.name)) and not path.exists()
+    return bundled if named and bundled.is_file() else path
+
+
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a TOML recipe and apply `section.key=value` overrides, values written as in TOML."""
-    path = Path(path)
+    path = find_recipe(Path(path))
     try:
         with path.open("rb") as stream:
             raw = stream.read(MAX_RECIPE + 1)
         text = raw.decode("utf-8").replace("\r\n", "\n")
     except FileNotFoundError:
-        raise UserError(f"{path}: no such recipe; see the folder recipes/ for examples") from None
+        bundled = [recipe.name for recipe in BUNDLED_RECIPES.glob("*.toml")]
+        raise UserError(
+            f"{path}: no such recipe{did_you_mean(path.name, bundled)}; write one with lath init, "
+            f"or name a bundled one, for example tatoeba.toml"
+        ) from None
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); name a TOML file, as in recipes/") from None
+        raise UserError(f"{path}: cannot be read ({error.strerror}); name a TOML file") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not valid UTF-8 (byte {error.start}); a recipe is TOML text") from None
     if len(raw) > MAX_RECIPE:
-        raise UserError(f"{path}: over {MAX_RECIPE} bytes, so this is not a recipe; name a TOML file, as in recipes/")
+        raise UserError(f"{path}: over {MAX_RECIPE} bytes, so this is not a recipe; name a TOML file")
     try:
         tree = _from_toml(text)
     except ValueError as error:

@@ -61,6 +61,8 @@ def rank_device(name: str, local_rank: int) -> torch.device:
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.float32}
 """The type in which each precision computes what is not a product of matrices."""
+BATCH_INVARIANT = ("fp32", "int8")
+"""Precisions in which a translation does not depend on its batch; in the others near-ties may."""
 INT8_FROM_WIDTH = 256
 """Networks at least this wide are twice as fast in int8, or more; narrower ones gain little (benchmarks/int8.py)."""
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from lath.config import DecodeOptions, to_tree
+from lath.devices import BATCH_INVARIANT
 from lath.engine.ctranslate2 import deciding_files
 from lath.errors import UserError
 from lath.files import chunks, count_lines, locked, read_lines, whole_directory, whole_file
@@ -71,8 +72,10 @@ def distill_with(
 
     def begin() -> tuple[int, int]:
         settings = _check(translator, out, options)
-        # The translations do not depend on it, and a smaller value may let a run continue that ran out of memory.
-        batch: int = settings.pop("batch_sentences")
+        batch: int = settings["batch_sentences"]
+        # Then the translations do not depend on it, and a run that ran out of memory can continue with a smaller one.
+        if translator.precision in BATCH_INVARIANT:
+            del settings["batch_sentences"]
         lines = count_lines(source)
         size = shard_lines or _begun_size(shards) or max(SHARD_LINES, READ_AHEAD * batch)
         digest, precision = _fingerprint(model), translator.precision

@@ -7,11 +7,13 @@ after a power cut. Whoever writes holds a lock, which the system releases when t
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import fcntl
 import gzip
 import hashlib
+import io
 import json
 import lzma
 import math
@@ -25,7 +27,6 @@ import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from io import BufferedIOBase
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
@@ -75,11 +76,22 @@ def read_lines(path: Path, *, keep_mark: bool = False) -> Iterator[str]:
     Only "\\n" and "\\r\\n" end a line. Other separators such as U+2028 may occur inside a sentence, and splitting there
     would break the alignment of two files. A byte order mark at the start is dropped, unless `keep_mark`.
     """
-    with _reading_errors(path), _open_binary(path) as stream:
+    with _reading_errors(path), _open_text(path) as stream:
         for number, raw in enumerate(iter(lambda: stream.readline(MAX_LINE + 1), b""), start=1):
             if len(raw) > MAX_LINE:
                 raise _too_long(path, f"line {number}")
             yield _decoded(raw, path, number, keep_mark or number > 1)
+
+
+def read_blocks(path: Path, starts: Iterable[int], size: int) -> Iterator[list[str]]:
+    """Yield `size` lines from each of the ascending `starts`, which are counted from 0; the others are not decoded."""
+    read = 0
+    with _reading_errors(path), _open_text(path) as stream:
+        for start in starts:
+            for _ in islice(stream, start - read):
+                pass
+            yield [_decoded(raw, path, line, line > 1) for line, raw in enumerate(islice(stream, size), start + 1)]
+            read = start + size
 
 
 def _too_long(path: Path, which: str) -> UserError:
@@ -142,7 +154,27 @@ def _decoded(raw: bytes, path: Path, number: int, keep_mark: bool) -> str:
     return line.removesuffix("\r")
 
 
-def _open_binary(path: Path) -> BufferedIOBase:
+def _open_text(path: Path) -> io.BufferedReader | gzip.GzipFile | lzma.LZMAFile:
+    """A file whose lines are bytes; UTF-16 is refused, because its line ends are not those of UTF-8."""
+    stream = _open_binary(path)
+    if encoding := _utf16(stream.peek(64)[:64]):
+        stream.close()
+        raise UserError(f"{path}: the text is {encoding}; convert it to UTF-8 with iconv -f {encoding} -t UTF-8")
+    return stream
+
+
+def _utf16(start: bytes) -> str:
+    """The encoding of a text that begins as UTF-16 does: with a byte order mark, or with a NUL in every other byte."""
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "UTF-16"
+    if len(start) >= 4 and not any(start[1::2]) and all(start[::2]):
+        return "UTF-16LE"
+    if len(start) >= 4 and not any(start[::2]) and all(start[1::2]):
+        return "UTF-16BE"
+    return ""
+
+
+def _open_binary(path: Path) -> io.BufferedReader | gzip.GzipFile | lzma.LZMAFile:
     if path == STANDARD_INPUT:
         if sys.stdin is None or not sys.stdin.readable():
             raise UserError("standard input is closed; give a text file, or pipe text into the command")
@@ -188,7 +220,7 @@ def count_lines(path: Path) -> int:
             f"{path}: a pipe or device can be read only once, but this command reads the text twice; write it to a file"
         )
     count, last = 0, b"\n"
-    with _reading_errors(path), _open_binary(path) as stream:
+    with _reading_errors(path), _open_text(path) as stream:
         while block := stream.read(MAX_LINE + 1):
             if len(block) > MAX_LINE and b"\n" not in block:
                 raise _too_long(path, f"line {count + 1}")

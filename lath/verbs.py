@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TextIO, cast
 
 from lath.config import (
     BenchSettings,
+    DataSettings,
     DecodeOptions,
     DecodeSettings,
     EvaluateSettings,
@@ -42,12 +43,24 @@ if TYPE_CHECKING:
     from lath.translator import Translator
 
 
+def run_init(arguments: argparse.Namespace) -> None:
+    """Nothing to a recipe."""
+    from lath.starter import write_starter
+
+    given = {field.name: getattr(arguments, field.name, None) for field in fields(DataSettings)}
+    print(write_starter(arguments.directory, given))
+
+
 def run_prepare(arguments: argparse.Namespace) -> None:
     """Text to a data directory."""
     recipe = load_recipe(arguments.recipe, arguments.overrides)
     from lath.text.corpus import prepare
 
-    print(prepare(recipe, arguments.out, arguments.vocab_from))
+    print(prepare(recipe, arguments.out, arguments.vocab_from, strict=arguments.strict, warn=_warn))
+
+
+def _warn(message: str) -> None:
+    print(f"lath: warning: {message}", file=sys.stderr)
 
 
 def run_train(arguments: argparse.Namespace) -> None:

@@ -371,3 +371,12 @@ def test_large_batches_have_large_shards_to_choose_from(
     second = Watched(translator)
     run(second, model, source, out, shard=None, batch_sentences=1)
     assert second.asked == LINES[4:]  # existing shards are kept
+
+
+def test_where_near_ties_may_depend_on_the_batch_an_unfinished_run_keeps_its_size(
+    model: Path, source: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(RuntimeError, match="the machine went down"):
+        run(Watched(load(model, "cpu", "bf16"), fail_at="fa fa ba"), model, source, out, shard=2, batch_sentences=2)
+    assert "differs in settings" in refusal(Watched(load(model, "cpu", "bf16")), model, source, out, batch_sentences=1)

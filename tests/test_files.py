@@ -12,7 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lath.errors import UserError
-from lath.files import chunks, count_lines, disk_errors, read_lines, read_pairs, whole_directory, whole_file
+from lath.files import (
+    chunks,
+    count_lines,
+    disk_errors,
+    read_blocks,
+    read_lines,
+    read_pairs,
+    whole_directory,
+    whole_file,
+)
 
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
 
@@ -85,6 +94,18 @@ def test_broken_compressed_files(tmp_path: Path, case: str) -> None:
         count_lines(path)
 
 
+def test_blocks_are_the_lines_that_reading_all_gives(tmp_path: Path) -> None:
+    lines = [f"{number}\u2028ß" for number in range(50)]
+    for name in ("text", "text.gz", "text.xz"):
+        pack = {".gz": gzip.compress, ".xz": lzma.compress}.get(Path(name).suffix, bytes)
+        path = write(tmp_path / name, pack(("\ufeff" + "\r\n".join(lines)).encode()))
+        assert list(read_blocks(path, [0, 5, 20, 48], 5)) == [lines[0:5], lines[5:10], lines[20:25], lines[48:]]
+    broken = write(tmp_path / "broken", b"a\n\xff\nb\n\xff\n")
+    assert list(read_blocks(broken, [0, 2], 1)) == [["a"], ["b"]]
+    with pytest.raises(UserError, match="broken: line 4 is not valid UTF-8"):
+        list(read_blocks(broken, [2], 2))
+
+
 def test_wrong_text_is_reported_with_its_line(tmp_path: Path) -> None:
     latin = write(tmp_path / "latin", "gut\nschön\n".encode("latin-1"))
     with pytest.raises(UserError, match=r"latin: line 2 is not valid UTF-8 \(byte 4 .*convert it to UTF-8.*iconv"):
@@ -92,9 +113,29 @@ def test_wrong_text_is_reported_with_its_line(tmp_path: Path) -> None:
     nul = write(tmp_path / "nul", b"a\nb\0c\n")
     with pytest.raises(UserError, match=r"nul: line 2 contains a NUL byte.*iconv.*tr -d '\\000'"):
         list(read_lines(nul))
-    utf16 = write(tmp_path / "utf16", "a\n".encode("utf-16"))
-    with pytest.raises(UserError, match="utf16: line 1 is not valid UTF-8"):
-        list(read_lines(utf16))
+
+
+@pytest.mark.parametrize("text", ["a\n", "Grüße\nschön\n" * 20, "Čapek\nĊrna\n"])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_utf16_is_recognised_before_its_lines_are_counted(tmp_path: Path, text: str, compressed: bool) -> None:
+    encodings = {"utf-16": "UTF-16", "utf-16-le": "UTF-16LE", "utf-16-be": "UTF-16BE"}
+    for codec, name in encodings.items():
+        if codec != "utf-16" and "Č" in text:
+            continue  # without a byte order mark only Western text is recognised
+        raw = text.encode(codec)
+        path = write(tmp_path / "u.gz", gzip.compress(raw)) if compressed else write(tmp_path / "u", raw)
+        for read in (lambda path: list(read_lines(path)), count_lines):
+            with pytest.raises(UserError, match=f"the text is {name}; .*iconv -f {name} -t UTF-8$"):
+                read(path)
+    big = write(tmp_path / "big", b"\xfe\xff" + text.encode("utf-16-be"))
+    with pytest.raises(UserError, match="the text is UTF-16; "):
+        count_lines(big)
+
+
+@pytest.mark.parametrize("raw", [b"", b"a", b"ab\n", b"\xc3\xbf\n", "ÿþ\n".encode(), b"\n\n\n\n"])
+def test_short_utf8_is_not_taken_for_utf16(tmp_path: Path, raw: bytes) -> None:
+    path = write(tmp_path / "short", raw)
+    assert list(read_lines(path)) == raw.decode().splitlines()
 
 
 def test_missing_files_and_directories(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lath.analysis.plots import Curve, plot_curves, sparkline
-from lath.config import load_recipe, to_tree
+from lath.config import find_recipe, load_recipe, to_tree
 from lath.decoding.merge import Decision
 from lath.decoding.results import Pass
 from lath.errors import UserError
@@ -74,7 +74,7 @@ def _words(ids: tuple[int, ...] | list[int], vocab: Vocab) -> str:
 
 def show(path: Path, overrides: Sequence[str] = ()) -> str:
     """Summarise a recipe (with `overrides` as in --set), or a data, run, model or exported directory."""
-    if path.is_file():
+    if find_recipe(path).is_file():
         return json.dumps(to_tree(load_recipe(path, overrides)), indent=2)
     if overrides:
         raise UserError(f"--set {overrides[0]}: {path} is not a recipe; leave --set out, or add a sentence")

@@ -33,7 +33,6 @@ from lath import __version__
 from lath.config import DecodeOptions, ServeSettings
 from lath.errors import one_of
 from lath.files import json_line, one_line
-from lath.serve.detect import identify
 from lath.serve.guard import Guard, Metrics
 from lath.serve.limits import Keys, Rates
 from lath.serve.queue import Full, Job, Kind
@@ -52,6 +51,7 @@ from lath.serve.schema import (
 from lath.serve.trace import hypothesis_json
 from lath.serve.worker import Worker
 from lath.text.html import translate_html
+from lath.text.language import identify
 from lath.translator import Hypothesis, put_together
 
 PAGE = Path(__file__).parent / "page"
@@ -144,7 +144,7 @@ class Server:
 
     def detect(self, texts: Sequence[str]) -> list[Detected]:
         """The language of each text, among those of the models."""
-        found = identify(texts, self.codes)
+        found = identify([text.encode("utf-8", "replace").decode() for text in texts], self.codes)
         return [Detected(language=code, confidence=round(100 * sure, 1)) for code, sure in found]
 
     def check_size(self, texts: Sequence[str]) -> None:

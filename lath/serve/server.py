@@ -36,6 +36,7 @@ def serve(
         )
         for worker in server.workers.values():
             worker.start()
+        server.detect([""])  # loads the identifier
         host, port = listener.getsockname()[:2]
         pairs = ", ".join("-".join(pair) for pair in server.workers)
         print(

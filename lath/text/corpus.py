@@ -14,8 +14,9 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -26,8 +27,9 @@ from numpy.typing import NDArray
 
 from lath.config import DataSettings, Recipe, VocabSettings, settings_from_tree, to_tree
 from lath.errors import UserError, did_you_mean
-from lath.files import chunks, count_lines, misaligned, read_lines, read_pairs, whole_directory
+from lath.files import chunks, count_lines, misaligned, read_blocks, read_lines, read_pairs, whole_directory
 from lath.progress import watched
+from lath.text.check import BLOCK, BLOCKS, Block, Pair, find_problems, not_identifiable
 from lath.text.protect import with_placeholders
 from lath.text.vocab import Vocab, learn_vocabs, load_vocabs, save_vocabs
 
@@ -99,14 +101,23 @@ class PrepareReport:
         return "\n".join(lines)
 
 
-def prepare(recipe: Recipe, out: str | Path, vocab_from: str | Path | None = None) -> PrepareReport:
+def prepare(
+    recipe: Recipe,
+    out: str | Path,
+    vocab_from: str | Path | None = None,
+    *,
+    strict: bool = False,
+    warn: Callable[[str], object] = warnings.warn,
+) -> PrepareReport:
     """Write the corpus of a recipe as token arrays into the new directory `out`.
 
-    The vocabulary is learnt from the training text, or copied from the data or model directory `vocab_from`.
+    The vocabulary is learnt from the training text, or copied from the data or model directory `vocab_from`. Text that
+    looks wrong (lath/text/check.py) is reported to `warn`; `strict` makes it a `UserError`.
     """
     out, files = Path(out), {split: _split_files(recipe.data, split) for split in SPLITS}
     with whole_directory(out) as directory:
         totals = {split: _aligned_count(*files[split]) for split in SPLITS}
+        _check(recipe.data, files, totals, strict, warn)
         if vocab_from is None:
             vocabs = _learn(recipe.vocab, files["train"], totals["train"])
         else:
@@ -148,6 +159,40 @@ def _aligned_count(source: Path, target: Path) -> int:
     if counts[0] != counts[1]:
         raise misaligned(source, counts[0], target, counts[1])
     return counts[0]
+
+
+def _check(
+    data: DataSettings,
+    files: Mapping[str, tuple[Path, Path]],
+    totals: Mapping[str, int],
+    strict: bool,
+    warn: Callable[[str], object],
+) -> None:
+    """Look for text that is not what the recipe says, before time is spent on it."""
+    languages = data.source_language, data.target_language
+    reason = not_identifiable(languages)
+    for split, (source, target) in files.items():
+        blocks = _sample((source, target), totals[split])
+        for problem in find_problems(blocks, (str(source), str(target)), None if reason else languages):
+            if strict:
+                raise UserError(problem)
+            warn(problem)
+    if reason:
+        warn(f"the languages of the text are not checked: {reason}")
+
+
+def _sample(files: tuple[Path, Path], total: int) -> list[Block]:
+    """Blocks of neighbouring pairs, evenly spread."""
+    blocks = -(-total // BLOCK)
+    starts = [BLOCK * number for number in spread(range(blocks), blocks, BLOCKS)]
+    sides = [
+        list(read_blocks(path, watched(starts, f"checking {path.name}", len(starts), "blocks"), BLOCK))
+        for path in files
+    ]
+    return [
+        [Pair(start + number, *pair) for number, pair in enumerate(zip(*block, strict=True), 1)]
+        for start, *block in zip(starts, *sides, strict=True)
+    ]
 
 
 def _learn(settings: VocabSettings, files: tuple[Path, Path], total: int) -> tuple[Vocab, Vocab]:

@@ -157,7 +157,7 @@ for job in json.load(sys.stdin):
 """
 """Runs commands in forks of a process that has imported everything: a trial takes as long as its work."""
 
-TRIALS = int(os.environ.get("LATH_TRIALS", "3"))
+TRIALS = int(os.environ.get("LATH_TRIALS", "2"))
 """For each verb."""
 
 

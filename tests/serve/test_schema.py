@@ -10,7 +10,8 @@ import pytest
 from conftest import Translators
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
-schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+import schemathesis
 from hypothesis import HealthCheck, given, settings
 from serving import ASK, client_of, serving
 
@@ -31,14 +32,16 @@ def test_the_description_is_kept(wild: Translators) -> None:
     with serving(wild("LAT")) as server:
         api = schemathesis.openapi.from_asgi("/openapi.json", make_app(server))
         operations = [found.ok() for found in api.get_all_operations()]
+        # Which languages there are depends on the models, and is no part of the description.
+        accepted = schemathesis.checks.CHECKS.get_one("positive_data_acceptance")
         for operation in operations:
 
-            @settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+            @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
             @given(operation.as_strategy())
             def keeps_it(case: Any) -> None:
                 answer = case.call()
                 assert answer.status_code < 500
-                case.validate_response(answer)
+                case.validate_response(answer, excluded_checks=[accepted])
 
             keeps_it()
         assert len(operations) >= 9
