@@ -365,6 +365,7 @@ def make_app(server: Server) -> ASGIApp:
     app.add_exception_handler(StarletteHTTPException, _refuse)
     app.add_exception_handler(Exception, _fail)
     _add_translation(app, server)
+    _add_shapes(app, server)
     _add_information(app, server)
     app.mount("/static", StaticFiles(directory=PAGE, check_dir=False))
     if server.settings.cors:
@@ -433,6 +434,10 @@ def _add_translation(app: FastAPI, server: Server) -> None:
                 "hypotheses": [_explained(worker, hypothesis) for worker, hypothesis in listed],
             }
         return _json(answer)
+
+
+def _add_shapes(app: FastAPI, server: Server) -> None:
+    most = server.settings.max_body
 
     @app.post("/translate_file", response_model=FileAnswer, responses=ERRORS,
               openapi_extra=_takes(FileRequest, "multipart/form-data", file=True))  # fmt: skip
