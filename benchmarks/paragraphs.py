@@ -27,7 +27,9 @@ def main() -> None:
     arguments = parser.parse_args()
     wanted = arguments.paragraphs * arguments.sentences
     pairs = list(islice(read_pairs(arguments.source, arguments.reference), wanted))
-    source, reference = ([" ".join(side) for side in chunks(lines, arguments.sentences)] for lines in zip(*pairs))
+    source, reference = (
+        [" ".join(side) for side in chunks(lines, arguments.sentences)] for lines in zip(*pairs, strict=False)
+    )
     translator = lath.load(arguments.model, "cpu")
     joined = translator.translate(source)
     single = translator.translate([line for line, _ in pairs])

@@ -76,9 +76,9 @@ class Connection:
         """Translate one text; the answer's text is None if the server refused."""
         asked = {"q": text, "source": languages[0], "target": languages[1], "iterations": 4}
         body = json.dumps(asked).encode()
-        head = f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
         begun = time.perf_counter()
-        self.writer.write(head.encode() + body)
+        self.writer.write(head.encode() + b"\r\n\r\n" + body)
         lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().splitlines()
         length = next(int(line.split()[1]) for line in lines if line.startswith("content-length"))
         answer = json.loads(await self.reader.readexactly(length))

@@ -76,7 +76,8 @@ def make_server(
 def _listening(settings: ServeSettings) -> socket.socket:
     """A socket at the address, before anything slow is done; nobody can connect until uvicorn listens."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family)
+    # With the protocol named, asyncio switches Nagle's algorithm off; it would delay the end of every answer by 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
