@@ -27,17 +27,17 @@ def main() -> None:
     arguments = parser.parse_args()
     wanted = arguments.paragraphs * arguments.sentences
     pairs = list(islice(read_pairs(arguments.source, arguments.reference), wanted))
-    source, reference = (
-        [" ".join(side) for side in chunks(lines, arguments.sentences)] for lines in zip(*pairs, strict=False)
-    )
+    sides = zip(*pairs, strict=True)
+    source, reference = ([" ".join(lines) for lines in chunks(side, arguments.sentences)] for side in sides)
     translator = lath.load(arguments.model, "cpu")
     joined = translator.translate(source)
     single = translator.translate([line for line, _ in pairs])
     one_by_one = [" ".join(lines) for lines in chunks(single, arguments.sentences)]
     first, second = (lath.evaluate(texts, reference).bleu for texts in (one_by_one, joined))
     same = sum(one == other for one, other in zip(one_by_one, joined, strict=True))
+    print(f"| text | {first.metric}, {first.signature} |\n|---|--:|")
     print(
-        f"one by one {first}\njoined     {second}\ndifference {second.value - first.value:+.2f}, {same} paragraphs alike"
+        f"| one by one | {first.value:.2f} |\n| joined | {second.value:.2f} |\n{same} of {len(source)} paragraphs alike"
     )
     print(json.dumps({"paragraphs": len(source), "one_by_one": first.value, "joined": second.value, "alike": same}))
 

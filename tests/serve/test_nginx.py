@@ -25,11 +25,6 @@ NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 PAGE = Path(__file__).parents[2] / "docs/serving.md"
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path
-
-
 @contextlib.contextmanager
 def nginx(folder: Path, upstreams: list[str]) -> Iterator[str]:
     """nginx with the page's configuration, on a free port; its address."""
@@ -63,7 +58,7 @@ def nginx(folder: Path, upstreams: list[str]) -> Iterator[str]:
 
 
 @pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
-def test_two_servers_share_the_work(folder: Path, wild: Translators) -> None:
+def test_two_servers_share_the_work(tmp_path: Path, wild: Translators) -> None:
     texts = [f"ba {word} mi." for word in ("ko", "tu", "re", "sa")] * 10
     with (
         serving(wild("LAT")) as first,
@@ -71,7 +66,7 @@ def test_two_servers_share_the_work(folder: Path, wild: Translators) -> None:
         listening(first) as one,
         listening(second) as two,
     ):
-        with nginx(folder, [one, two]) as address:
+        with nginx(tmp_path, [one, two]) as address:
 
             def ask(text: str) -> str:
                 body = json.dumps({**ASK, "q": text}).encode()

@@ -60,7 +60,7 @@ def questions(count: int, seed: int) -> list[Question]:
         )
         for _ in range(count)
     ]
-    return [(text, draw.choice((None, 1, 2))) for text in texts]
+    return [(text, draw.choice((1, 2))) for text in texts]
 
 
 def serial(translator: Translator, question: Question) -> str:
