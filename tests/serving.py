@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from lath.config import ServeSettings
 from lath.serve.app import Server, make_app
 from lath.serve.guard import Metrics
 from lath.serve.limits import Keys
+from lath.serve.server import listen
 from lath.serve.worker import Worker
 from lath.translator import Translator
 
@@ -43,7 +43,7 @@ def client_of(server: Server) -> TestClient:
 @contextlib.contextmanager
 def listening(server: Server) -> Iterator[str]:
     """The server on a free port of this machine; its address."""
-    with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
+    with listen("127.0.0.1", 0) as listener:
         uvicorn_server = uvicorn.Server(uvicorn.Config(make_app(server), access_log=False, lifespan="off", ws="none"))
         thread = threading.Thread(target=uvicorn_server.run, kwargs={"sockets": [listener]})
         thread.start()

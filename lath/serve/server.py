@@ -29,7 +29,7 @@ def serve(
 ) -> None:
     """Serve the models until SIGTERM or Ctrl-C; what was accepted by then is still answered."""
     keys = read_keys(key_file) if key_file else Keys([])
-    with _listening(settings) as listener:
+    with listen(settings.host, settings.port) as listener:
         server = make_server(models, settings, device, threads, keys)
         configuration = uvicorn.Config(
             make_app(server), access_log=False, server_header=False, log_level="warning", lifespan="off", ws="none"
@@ -73,18 +73,18 @@ def make_server(
     return Server(workers, settings, keys, metrics)
 
 
-def _listening(settings: ServeSettings) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """A socket at the address, before anything slow is done; nobody can connect until uvicorn listens."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol named, asyncio switches Nagle's algorithm off; it would delay the end of every answer by 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((settings.host, settings.port))
+        listener.bind((host, port))
     except (OSError, OverflowError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(
-            f"cannot listen at {settings.host} port {settings.port}: {reason}; choose another with --host or --port"
+            f"cannot listen at {host} port {port}: {reason}; choose another with --host or --port"
         ) from None
     return listener

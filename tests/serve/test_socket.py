@@ -145,6 +145,21 @@ def _until(true: object) -> None:
         time.sleep(0.005)
 
 
+def test_an_answer_is_not_held_back(address: str) -> None:
+    async def waits() -> list[float]:
+        reader, writer = await asyncio.open_connection(*_host(address))
+        found = []
+        for _ in range(60):
+            begun = time.perf_counter()
+            writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            await reader.readuntil(b"}")
+            found.append(time.perf_counter() - begun)
+        writer.close()
+        return found
+
+    assert min(asyncio.run(waits())[30:]) < 0.03  # Nagle's algorithm and delayed acknowledgements take 0.04 s
+
+
 def test_a_slow_client_holds_up_nobody(address: str, translator: Translator) -> None:
     async def both() -> tuple[list[tuple[int, str]], bool, list[tuple[int, str]]]:
         slow = asyncio.create_task(_one_client(address, [("ba ko.", None)], delay=0.003))
