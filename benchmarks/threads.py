@@ -3,14 +3,15 @@
     python benchmarks/threads.py de-en news.de --sentences 30 --neighbours 2
 
 Every row translates the same sentences in the same process, in random order each turn. `auto` is lath's default. Prints
-p50 and p95 in ms, and the ratio of auto's p50 to that of the best number of threads (quiet; at most 1.1) and of one
-thread (busy; at most 2).
+p50 and p95 in ms, and as JSON the ratio of auto's p50 to that of the best number of threads (quiet) and of one thread
+(busy).
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import statistics
@@ -69,6 +70,7 @@ def main() -> None:
     counts: list[int | None] = [*sorted({1, most}), None]
     print("| neighbours | threads | p50 ms | p95 ms |")
     print("|--:|---|--:|--:|")
+    ratios: dict[str, float] = {}
     for busy in (0, arguments.neighbours):
         with neighbours(busy):
             seconds = measure(arguments.model, lines, counts, arguments.turns)
@@ -76,8 +78,8 @@ def main() -> None:
         for count, values in seconds.items():
             p95 = sorted(values)[int(0.95 * len(values))] * 1e3
             print(f"| {busy} | {count or 'auto'} | {p50[count]:.1f} | {p95:.1f} |", flush=True)
-        base = p50[1] if busy else min(p50.values())
-        print(f"auto / {'one thread' if busy else 'best'} = {p50[None] / base:.2f}", flush=True)
+        ratios["busy" if busy else "quiet"] = p50[None] / (p50[1] if busy else min(p50.values()))
+    print(json.dumps(ratios))
 
 
 if __name__ == "__main__":

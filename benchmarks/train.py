@@ -17,7 +17,7 @@ import torch
 import lath
 from lath.config import Recipe, load_recipe, merge_overrides, recipe_from_tree
 from lath.devices import choose_device
-from lath.engine.flops import peak_flops, update_flops
+from lath.model.flops import peak_flops, update_flops
 from lath.text.corpus import Corpus
 from lath.trainer import choose_engine
 from lath.training.batches import make_batch, plan_epoch

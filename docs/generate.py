@@ -21,11 +21,12 @@ import typing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lath.analysis.reproduce import System, Task
 from lath.cli import reference
 from lath.config import Recipe
 
 FOLDER = Path(__file__).parent
-SECTIONS: dict[str, type[Any]] = typing.get_type_hints(Recipe)
+SECTIONS: dict[str, type[Any]] = {**typing.get_type_hints(Recipe), "task": Task, "system": System}
 TABLE = re.compile(r"(<!-- settings: (\S+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 SCORES = re.compile(r"(<!-- scores: (\S+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 SCORE_PAGES = (FOLDER / "results.md", FOLDER.parent / "models" / "de-en" / "README.md")

@@ -23,10 +23,12 @@ from lath import __version__
 from lath.config import (
     AUTO,
     FORMATS,
+    AnalyseSettings,
     BenchSettings,
     CompressSettings,
     EvaluateSettings,
     ExportSettings,
+    ReproduceSettings,
     ServeSettings,
     ShortlistSettings,
     TrainSettings,
@@ -35,6 +37,7 @@ from lath.errors import Interrupted, UserError, did_you_mean, exit_code
 from lath.files import one_line
 from lath.model.bundled import DEFAULT_MODEL
 from lath.verbs import (
+    run_analyse,
     run_average,
     run_bench,
     run_compress,
@@ -43,6 +46,7 @@ from lath.verbs import (
     run_export,
     run_init,
     run_prepare,
+    run_reproduce,
     run_serve,
     run_shortlist,
     run_show,
@@ -88,6 +92,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_translate(verbs)
     _add_serve(verbs)
     _add_evaluate(verbs)
+    _add_analyse(verbs)
+    _add_reproduce(verbs)
     _add_bench(verbs)
     _add_show(verbs)
     return parser
@@ -312,9 +318,76 @@ def _add_evaluate(verbs: Any) -> None:
             default=getattr(EvaluateSettings, name),
             help=f"{sentence} {DEFAULT}",
         )
+    _add_edges(evaluate)
+
+
+def _add_analyse(verbs: Any) -> None:
+    """The verb that makes the paper's tables and figures."""
+    analyse = _verb(verbs, "analyse", run_analyse, "Make the paper's tables and figures.",
+                    "lath analyse test.en AT=at.en LAT=de-en@iterations=4 --source test.de --out report")  # fmt: skip
+    analyse.add_argument("reference", type=Path, help="reference translations")
+    analyse.add_argument(
+        "systems",
+        metavar="system",
+        nargs="+",
+        help="FILE or NAME=FILE with translations, or NAME=MODEL[@iterations=4,length_candidates=5], which is "
+        "translated first; the first system is the baseline",
+    )
+    analyse.add_argument("--source", type=Path, metavar="FILE", help="source text, line n for line n")
+    analyse.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        required=True,
+        help="directory for the results; translations there are used again",
+    )
+    analyse.add_argument(
+        "--counted", type=Path, metavar="FILE", help="text in which names are counted (default: the source itself)"
+    )
+    analyse.add_argument("--tokenised", action="store_true", help="the text is already tokenised: score its tokens")
+    analyse.add_argument("--ter", action=argparse.BooleanOptionalAction, default=AnalyseSettings.ter,
+                         help="compute TER, the slowest score")  # fmt: skip
+    counts = {
+        "samples": "bootstrap samples of the paired test; 0 skips it",
+        "window": "a repeat starts up to N positions after the first",
+        "rare": "a name is rare if it occurs fewer than N times",
+        "traced": "lines whose passes are recorded with each model; 0 skips it",
+        "timed": "sentences to time with each model, one at a time; 0 skips it",
+        "repeats": "how often each sentence is timed",
+    }
+    for name, sentence in counts.items():
+        parse = _count_or_0 if name in ("samples", "traced", "timed") else _count
+        analyse.add_argument(_flag(name), type=parse, metavar="N", default=getattr(AnalyseSettings, name),
+                             help=f"{sentence} {DEFAULT}")  # fmt: skip
+    _add_edges(analyse)
+    _add_device(analyse)
+    _add_precision(analyse)
+
+
+def _add_reproduce(verbs: Any) -> None:
+    """The verb that runs a whole comparison."""
+    reproduce = _verb(verbs, "reproduce", run_reproduce,
+                      "Run or continue a whole comparison and put the paper's figures beside it.",
+                      "lath reproduce iwslt14-de-en --dry-run")  # fmt: skip
+    reproduce.add_argument("task", help="a task of the file --tasks")
+    reproduce.add_argument("--dry-run", action="store_true", help="print files, commands and estimates; run none")
+    reproduce.add_argument("--tasks", metavar="FILE", default=ReproduceSettings.tasks,
+                           help=f"tasks, systems and the paper's figures {DEFAULT}")  # fmt: skip
+    reproduce.add_argument("--run", metavar="DIR", dest="directory", default=ReproduceSettings.directory,
+                           help="run directory (default: runs/TASK)")  # fmt: skip
+    for name, what in {"systems": "systems", "decode": "decodings"}.items():
+        reproduce.add_argument(f"--{name}", metavar="A,B", default=getattr(ReproduceSettings, name),
+                               help=f"only these {what} (default: the task's)")  # fmt: skip
+    reproduce.add_argument("--jobs", type=_count, metavar="N", help="steps at the same time (default: the task's)")
+    _add_device(reproduce)
+    reproduce.add_argument("--set", action="append", default=[], dest="overrides", metavar="[NAME:]KEY=VALUE",
+                           help="change a setting of all systems, or of those named")  # fmt: skip
+
+
+def _add_edges(parser: argparse.ArgumentParser) -> None:
     edges = ",".join(map(str, EvaluateSettings.edges))
-    evaluate.add_argument("--edges", type=_counts, metavar="N,N", default=edges,
-                          help=f"longest reference of each bucket but the last, in words {DEFAULT}")  # fmt: skip
+    parser.add_argument("--edges", type=_counts, metavar="N,N", default=edges,
+                        help=f"longest reference of each bucket but the last, in words {DEFAULT}")  # fmt: skip
 
 
 def _add_bench(verbs: Any) -> None:
@@ -363,7 +436,12 @@ def _add_show(verbs: Any) -> None:
                  'lath show runs/demo/model "Guten Morgen."')  # fmt: skip
     show.add_argument("path", type=Path, help="recipe, data, run or model directory, or bundled model")
     show.add_argument("sentence", nargs="?", help="with a model: translate this sentence and show every pass")
-    show.add_argument("--plot", type=Path, metavar="FILE", help="with a run: plot its losses into FILE (.svg or .png)")
+    show.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="with a run: plot its losses into FILE (.svg or .png); with a sentence: draw its passes (.svg)",
+    )
     _add_device(show)
     _add_precision(show)
     _add_set(show)

@@ -378,6 +378,20 @@ def with_options(settings: DecodeSettings, options: DecodeOptions) -> DecodeSett
     return changed
 
 
+def decode_options(overrides: Sequence[str]) -> DecodeOptions:
+    """The checked options of several `decode.KEY=VALUE`; a trained model has no other settings to change."""
+    tree = merge_overrides(overrides)
+    for section in tree:
+        if section != "decode":
+            raise UserError(
+                f"--set {section}...: a trained model only has decoding settings; use for example decode.iterations=1"
+            )
+    given = tree.get("decode", {})
+    checked = settings_from_tree(DecodeSettings, given, "decode")
+    check_decode(checked, "decode")
+    return typing.cast(DecodeOptions, {name: getattr(checked, name) for name in given})
+
+
 @functools.cache
 def _type_hints(kind: Any) -> dict[str, Any]:
     return typing.get_type_hints(kind)
@@ -622,6 +636,54 @@ class EvaluateSettings:
     """The longest reference of each bucket but the last, in words."""
     digits: int = 2
     """Decimals of the tables."""
+
+
+@dataclass(frozen=True)
+class AnalyseSettings:
+    """What an analysis measures (`lath analyse`)."""
+
+    tokenised: bool = EvaluateSettings.tokenised
+    """The text is already tokenised: BLEU is of its own tokens."""
+    ter: bool = True
+    """Also TER, the slowest of the scores."""
+    samples: int = EvaluateSettings.samples
+    """Bootstrap samples of the paired test; 0 skips it."""
+    window: int = EvaluateSettings.window
+    """How many positions back a repeated n-gram counts."""
+    edges: tuple[int, ...] = EvaluateSettings.edges
+    """The longest reference of each bucket but the last, in words."""
+    rare: int = 10
+    """A name is rare if it occurs fewer times than this."""
+    traced: int = 200
+    """Lines whose passes are recorded with each model, spread over the text."""
+    timed: int = 50
+    """Sentences to time with each model, one at a time; 0 skips it."""
+    repeats: int = 3
+    """How often each sentence is timed."""
+    device: str = AUTO
+    """The device of all models."""
+    precision: str = AUTO
+    """The precision of all models except exported ones, which have their own."""
+
+
+@dataclass(frozen=True)
+class ReproduceSettings:
+    """Which part of a task is made, and where (`lath reproduce`)."""
+
+    tasks: str = "recipes/tasks.toml"
+    """The file that describes tasks, systems and the paper's figures."""
+    directory: str = ""
+    """The run directory; empty: runs/TASK."""
+    systems: str = ""
+    """The systems instead of the task's, with commas between."""
+    decode: str = ""
+    """The decodings instead of the task's, with commas between."""
+    jobs: int | None = None
+    """Steps at the same time; None: as the task says."""
+    device: str = AUTO
+    """The device of all steps."""
+    overrides: tuple[str, ...] = ()
+    """SECTION.KEY=VALUE for all systems, NAME:SECTION.KEY=VALUE for those that fit NAME."""
 
 
 @dataclass(frozen=True)

@@ -71,15 +71,11 @@ def distill_with(
     held = contextlib.ExitStack()
 
     def begin() -> tuple[int, int]:
-        settings = _check(translator, out, options)
-        batch: int = settings["batch_sentences"]
-        # Then the translations do not depend on it, and a run that ran out of memory can continue with a smaller one.
-        if translator.precision in BATCH_INVARIANT:
-            del settings["batch_sentences"]
+        _check(out)
+        batch = translator.settings(**options).batch_sentences
         lines = count_lines(source)
         size = shard_lines or _begun_size(shards) or max(SHARD_LINES, READ_AHEAD * batch)
-        digest, precision = _fingerprint(model), translator.precision
-        job = {"model": digest, "precision": precision, "settings": settings, "shard size": size}
+        job = {**identity(translator, model, options), "shard size": size}
         _create(shards, job)
         held.enter_context(locked(shards / JOB, f"{out}: the unfinished run in {shards}"))
         _check_job(shards, job)
@@ -101,13 +97,21 @@ def distill_with(
     return lines
 
 
-def _check(translator: Translator, out: Path, options: DecodeOptions) -> dict[str, Any]:
-    """All decoding settings in force; an output name that cannot be written is a `UserError`."""
+def identity(translator: Translator, model: Path, options: DecodeOptions) -> dict[str, Any]:
+    """What the translations of a text depend on; `model` is the directory of the translator."""
+    settings = to_tree(translator.settings(**options))
+    # Then the translations do not depend on it, and a run that ran out of memory can continue with a smaller one.
+    if translator.precision in BATCH_INVARIANT:
+        del settings["batch_sentences"]
+    return {"model": fingerprint(model), "precision": translator.precision, "settings": settings}
+
+
+def _check(out: Path) -> None:
+    """An output name that cannot be written is a `UserError`."""
     if out.exists():
         raise UserError(f"{out}: exists already; choose another name or remove it")
     if out.suffix in (".gz", ".xz"):
         raise UserError(f"{out}: the output is written uncompressed; choose a name without {out.suffix}")
-    return to_tree(translator.settings(**options))
 
 
 def _begun_size(shards: Path) -> int | None:
@@ -166,7 +170,7 @@ def _check_job(shards: Path, job: dict[str, Any]) -> None:
         )
 
 
-def _fingerprint(model: Path) -> str:
+def fingerprint(model: Path) -> str:
     """A digest of all files that the translations of a model depend on."""
     digest = hashlib.sha256()
     own = (model / CONFIG, model / WEIGHTS)

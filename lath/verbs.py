@@ -8,23 +8,23 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TYPE_CHECKING, TextIO
 
 from lath.config import (
+    AnalyseSettings,
     BenchSettings,
     DataSettings,
     DecodeOptions,
-    DecodeSettings,
     EvaluateSettings,
+    ReproduceSettings,
     ServeSettings,
-    check_decode,
+    decode_options,
     load_recipe,
-    merge_overrides,
-    settings_from_tree,
 )
 from lath.errors import UserError
 from lath.files import (
@@ -80,7 +80,7 @@ def run_distill(arguments: argparse.Namespace) -> None:
     from lath.training.ranks import is_first_rank
 
     device, precision, engine = arguments.device, arguments.precision, arguments.engine
-    options = _decode_options(arguments.overrides)
+    options = decode_options(arguments.overrides)
     lines = distill(
         arguments.model, arguments.source, arguments.out, device=device, precision=precision, engine=engine, **options
     )
@@ -127,7 +127,7 @@ def run_translate(arguments: argparse.Namespace) -> None:
     from lath.translator import load, preferred_device
 
     with join_world(preferred_device(model, arguments.device)) as (world, device):
-        options = _decode_options(arguments.overrides)
+        options = decode_options(arguments.overrides)
         translator = load(model, str(device), arguments.precision, arguments.engine, arguments.threads)
         if arguments.text is not None or arguments.format == "html":
             text = arguments.text if arguments.text is not None else "\n".join(read_lines(source)) + "\n"
@@ -239,10 +239,33 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
     print(found.as_json() if arguments.json else found)
 
 
+def run_analyse(arguments: argparse.Namespace) -> None:
+    """Translations and models to tables and plots."""
+    settings = AnalyseSettings(**{field.name: getattr(arguments, field.name) for field in fields(AnalyseSettings)})
+    from lath.analysis.analyse import analyse
+
+    found = analyse(
+        arguments.reference, arguments.systems, arguments.out, settings, arguments.source, arguments.counted
+    )
+    for note in found.notes:
+        print(f"lath: note: {note}", file=sys.stderr)
+    print(arguments.out / "analysis.md")
+
+
+def run_reproduce(arguments: argparse.Namespace) -> None:
+    """A task to all its models, and a report."""
+    given = {field.name: getattr(arguments, field.name) for field in fields(ReproduceSettings)}
+    settings = ReproduceSettings(**{**given, "overrides": tuple(arguments.overrides)})
+    from lath.analysis.reproduce import plan, read_task, reproduce, show_plan
+
+    task = read_task(arguments.task, settings)
+    print(show_plan(task, plan(task)) if arguments.dry_run else reproduce(task))
+
+
 def run_bench(arguments: argparse.Namespace) -> None:
     """Models to speeds."""
     given = {field.name: getattr(arguments, field.name) for field in fields(BenchSettings)}
-    settings = BenchSettings(**{**given, "overrides": _decode_options(arguments.overrides)})
+    settings = BenchSettings(**{**given, "overrides": decode_options(arguments.overrides)})
     if settings.max_tokens is not None and settings.min_tokens > settings.max_tokens:
         raise UserError(f"--min-tokens {settings.min_tokens} is above --max-tokens {settings.max_tokens}; swap them")
     models = [find_model(model) for model in arguments.models]
@@ -254,11 +277,11 @@ def run_bench(arguments: argparse.Namespace) -> None:
 def run_show(arguments: argparse.Namespace) -> None:
     """A summary of a file or directory, or a translation step by step."""
     path = find_model(arguments.path)
-    from lath.analysis.show import explain, plot_run, show
+    from lath.analysis.show import explain, plot_passes, plot_run, show
 
-    if arguments.plot is not None:
-        plot_run(path, arguments.plot)
     if arguments.sentence is None:
+        if arguments.plot is not None:
+            plot_run(path, arguments.plot)
         print(show(path, arguments.overrides))
         return
     if os.path.isfile(arguments.sentence):  # not Path.is_file: it raises an error for a long sentence
@@ -266,23 +289,14 @@ def run_show(arguments: argparse.Namespace) -> None:
             f"{arguments.sentence}: a file, not a sentence; give the sentence in quotes, "
             f"or translate the file with lath translate {arguments.path} {arguments.sentence}"
         )
-    options = _decode_options(arguments.overrides)
+    options = decode_options(arguments.overrides)
     from lath.translator import load
 
     translator = load(path, arguments.device, arguments.precision)
     hypothesis = next(translator.hypotheses([arguments.sentence], trace=True, split=False, **options))
-    print(explain(hypothesis, translator.target_vocab))
-
-
-def _decode_options(overrides: Sequence[str]) -> DecodeOptions:
-    """The checked options of `--set decode.KEY=VALUE`; a trained model has no other settings to change."""
-    tree = merge_overrides(overrides)
-    for section in tree:
-        if section != "decode":
-            raise UserError(
-                f"--set {section}...: a trained model only has decoding settings; use for example decode.iterations=1"
-            )
-    given = tree.get("decode", {})
-    checked = settings_from_tree(DecodeSettings, given, "decode")
-    check_decode(checked, "decode")
-    return cast(DecodeOptions, {name: getattr(checked, name) for name in given})
+    if arguments.plot is not None:
+        plot_passes(hypothesis, translator.target_vocab, arguments.plot)
+    # https://no-color.org: any value but the empty one.
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    width = shutil.get_terminal_size(fallback=(100, 24)).columns
+    print(explain(hypothesis, translator.target_vocab, width, colour))

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def load_script(path: str) -> ModuleType:
-    """A fresh module of a script, for example recipes/compare.py."""
+    """A fresh module of a script, for example recipes/more_text.py."""
     spec = importlib.util.spec_from_file_location(Path(path).stem + "_script", ROOT / path)
     assert spec is not None
     assert spec.loader is not None

@@ -63,3 +63,15 @@ def test_protecting(files: tuple[str, ...]) -> None:
     assert (result["texts"], result["wrong"]) == (4, 0)
     assert result["ratio"] > 0
     assert result["tokens"] > 1
+
+
+def test_paragraphs() -> None:
+    text = ("demo/tatoeba.test.de", "demo/tatoeba.test.en")
+    result = last_line("benchmarks/paragraphs.py", "de-en", *text, "--paragraphs", 3, "--sentences", 2)
+    assert (result["paragraphs"], result["alike"]) == (3, 3)
+    assert result["joined"] == result["one_by_one"] > 0
+
+
+def test_threads() -> None:
+    result = last_line("benchmarks/threads.py", "de-en", "demo/tatoeba.test.de", "--sentences", 1, "--turns", 1)
+    assert all(result[load] > 0 for load in ("quiet", "busy"))

@@ -43,7 +43,7 @@ from lath.config import (
 ROOT = Path(__file__).parents[1]
 VERBS = (
     "init", "prepare", "train", "distill", "average", "shortlist", "compress", "export",
-    "translate", "evaluate", "bench", "show",
+    "translate", "evaluate", "analyse", "reproduce", "bench", "show",
 )  # fmt: skip
 Capsys = pytest.CaptureFixture[str]
 NOT_CHECKED = re.compile(r"^lath: warning: the languages of the text are not checked: xx, yy: .*\n")
@@ -380,10 +380,41 @@ def test_an_engine_by_name(toy_run: Runs, text: Path, tmp_path: Path, capsys: Ca
 
 def test_show_a_translation_step_by_step(toy_run: Runs, capsys: Capsys) -> None:
     shown = ok(capsys, "show", toy_run("LAT") / "model", "ba ko mi", "--set", "decode.iterations=2")
-    assert shown.startswith("Pass 1 of 2\n  decoder input and the piece predicted at each position")
+    assert "\nPass 1 of 2\n    0 <mask> " in shown
+    assert "\x1b" not in shown  # no terminal, no colour
     (translation,) = lath.translator.load(toy_run("LAT") / "model", "cpu").translate(["ba ko mi"], iterations=2)
     assert shown.endswith(f"\nTranslation: {translation}\n")
     assert "No passes to show" in ok(capsys, "show", toy_run("AT") / "model", "ba ko mi")
+
+
+def test_show_draws_the_passes_of_a_sentence(toy_run: Runs, tmp_path: Path, capsys: Capsys) -> None:
+    model, plain = toy_run("LAT") / "model", ok(capsys, "show", toy_run("LAT") / "model", "ba ko")
+    assert ok(capsys, "show", model, "ba ko", "--plot", tmp_path / "merge.svg") == plain
+    drawn = (tmp_path / "merge.svg").read_text(encoding="utf-8")
+    assert drawn.startswith("<svg ")
+    assert ">Pass 4 of 4<" in drawn
+    assert refused(capsys, "show", model, "ba ko", "--plot", tmp_path / "merge.png").endswith(
+        "merge.png: the picture of a sentence is written as SVG; use a name that ends in .svg"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "coloured"),
+    [({}, True), ({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+def test_show_uses_the_colours_and_the_width_of_a_terminal(
+    toy_run: Runs, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], coloured: bool
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in {"TERM": "xterm", "COLUMNS": "40", **settings}.items():
+        monkeypatch.setenv(name, value)
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert main(["show", str(toy_run("LAT") / "model"), "ba ko mi"]) == 0
+    assert ("\x1b[1m" in terminal.getvalue()) == coloured
+    passes = re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue()).split("Pass 1 of 4\n")[1]
+    assert max(len(line) for line in passes.splitlines() if "<mask>" in line) <= 40
 
 
 def test_show_draws_the_losses_of_a_run(toy_run: Runs, tmp_path: Path, capsys: Capsys) -> None:
@@ -392,7 +423,7 @@ def test_show_draws_the_losses_of_a_run(toy_run: Runs, tmp_path: Path, capsys: C
     assert shown.startswith(f"{toy_run('LAT')}: LAT, 20 steps\n")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     model = toy_run("LAT") / "model"
-    assert refused(capsys, "show", model, "ba", "--plot", tmp_path / "other.png") == (
+    assert refused(capsys, "show", model, "--plot", tmp_path / "other.png") == (
         f"{model}: not a training run, so it has no losses to plot; name a run directory of lath train"
     )
 

@@ -347,7 +347,7 @@ def test_an_exported_teacher_goes_on_after_a_failure(exported: Path, source: Pat
 def test_another_export_is_another_teacher(model: Path, exported: Path, source: Path, unfinished: Path) -> None:
     """With other weights or another quantisation, the shards of one are not continued by the other."""
     message = refusal(Watched(load(exported)), exported, source, unfinished, beam=2)
-    assert "differs in model, precision; repeat the command" in message
+    assert "differs in model, precision, settings; repeat the command" in message
     out = unfinished.with_name("other")
     with pytest.raises(RuntimeError):
         run(Watched(load(exported), fail_at="fa fa ba"), exported, source, out)

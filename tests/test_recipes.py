@@ -17,7 +17,7 @@ from lath.cli import build_parser
 from lath.config import RULE_SETS, DecodeSettings, Recipe, load_recipe, to_tree
 
 FOLDER = Path(__file__).parent.parent / "recipes"
-RECIPES = sorted(FOLDER.glob("*.toml"))
+RECIPES = sorted(set(FOLDER.glob("*.toml")) - {FOLDER / "tasks.toml"})
 PAPER = {
     "iwslt14-deen": ("de", "en", 10_000, False, 50_000, 32_000),
     "wmt14-ende": ("en", "de", 32_000, True, 300_000, 128_000),
@@ -89,7 +89,7 @@ def test_the_papers_tasks_have_the_papers_settings(name: str) -> None:
 
 def test_the_page_lists_every_recipe() -> None:
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"\]\((\S+\.toml)\)", text)) == {path.name for path in RECIPES}
+    assert set(re.findall(r"\]\((\S+\.toml)\)", text)) == {path.name for path in RECIPES} | {"tasks.toml"}
 
 
 def check_command(line: str, recipe: Path) -> None:
@@ -101,18 +101,18 @@ def check_command(line: str, recipe: Path) -> None:
 @each_recipe
 def test_the_commands_of_the_page_fit(path: Path) -> None:
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
-    lines = re.findall(r"^lath .+$", text, re.MULTILINE)
+    lines = re.findall(r"^lath (?!reproduce).+$", text, re.MULTILINE)
     assert len(lines) == 8
     for line in lines:
         check_command(line.replace("$recipe", str(path)).replace("$run", "runs/x").replace("$source", "data/x"), path)
 
 
-def test_the_page_names_every_preset() -> None:
+def test_the_page_names_every_published_comparison() -> None:
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
-    presets = load_script("recipes/compare.py").PRESETS
-    shown = set(re.findall(r"--preset ([\w-]+)", text))
-    assert shown <= set(presets)
-    assert [name for name in presets if not re.search(rf"(?:--preset |`){name}\b", text)] == []
+    tasks = tomllib.loads((FOLDER / "tasks.toml").read_text(encoding="utf-8"))["tasks"]
+    assert set(re.findall(r"lath reproduce ([\w-]+)", text)) <= {*tasks, "TASK"}
+    stored = {path.parent.name for path in (FOLDER.parent / "docs" / "runs").glob("*/scores.json")}
+    assert [name for name in stored & set(tasks) if not re.search(rf"(?:reproduce |`){name}\b", text)] == []
 
 
 def test_the_sets_of_extra_text_that_the_page_names_exist() -> None:

@@ -133,11 +133,12 @@ def evaluate_files(
         bucket_scores=[bucket_bleu(lines, right, buckets, tokenised) for lines in systems]
         if settings.buckets
         else None,
-        notes=_notes([reference, *hypotheses], [right, *systems], tested=scores[0].bleu.mean is not None),
+        notes=text_notes([reference, *hypotheses], [right, *systems], tested=scores[0].bleu.mean is not None),
     )
 
 
-def _notes(paths: Sequence[Path], texts: Sequence[Sequence[str]], tested: bool) -> list[str]:
+def text_notes(paths: Sequence[Path], texts: Sequence[Sequence[str]], tested: bool) -> list[str]:
+    """What a reader of the figures should know: byte order marks, and texts that equal the first one."""
     notes = [
         f"{path}: starts with a byte order mark, which counts as text here and in sacrebleu; remove it with "
         f"sed -i '1s/^\\xEF\\xBB\\xBF//' {path}"

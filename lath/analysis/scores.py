@@ -11,22 +11,21 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lath.analysis.bootstrap import Figures, gather_statistics, resample, sacrebleu_seed, total_score
 from lath.config import EvaluateSettings
 from lath.errors import UserError
+from lath.progress import Bar
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
     from sacrebleu.metrics.bleu import BLEU
-    from sacrebleu.significance import Result
 
 
-SEED = 12345
-"""The default seed of sacrebleu's tests."""
 MOST_SAMPLES = 1_000_000
 
 
@@ -77,6 +76,28 @@ class SystemScores:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class Measured:
+    """One system's scores, and what they were computed from."""
+
+    scores: SystemScores
+    sentence_chrf: list[float]
+    """chrF of each line."""
+    bleu_counts: Figures
+    """sacrebleu's statistics of each line."""
+    bleu_samples: Figures
+    """BLEU of each sample of the paired bootstrap, the same samples for all systems; empty without a test."""
+
+    def bleu_of(self, lines: Sequence[int]) -> float | None:
+        """BLEU of some lines alone, by number; None for no lines."""
+        return total_score(_bleu(tokenised=False), self.bleu_counts[list(lines)]) if lines else None
+
+    def gain_over(self, other: Measured) -> tuple[float, float]:
+        """The 95 % interval of how far this system's BLEU is above the other's; sacrebleu's is that of one system."""
+        low, high = np.quantile(self.bleu_samples - other.bleu_samples, [0.025, 0.975])
+        return float(low), float(high)
+
+
 def evaluate(
     hypotheses: Sequence[str], references: Sequence[str], tokenised: bool = False, *, ter: bool = False
 ) -> SystemScores:
@@ -85,12 +106,7 @@ def evaluate(
     Text that is already tokenised (`tokenised`) is scored on its own tokens. The metric is then called "tokenised
     BLEU", because it is not comparable with BLEU on plain text.
     """
-    metrics = _metrics([hypotheses], references, tokenised, ter)
-    scores = [
-        Score(name, metric.corpus_score(hypotheses, None).score, str(metric.get_signature()))
-        for name, metric in metrics.items()
-    ]
-    return _system_scores(scores, hypotheses, references, tokenised)
+    return measure([hypotheses], references, tokenised, ter=ter)[0].scores
 
 
 def compare(
@@ -103,31 +119,60 @@ def compare(
 ) -> list[SystemScores]:
     """Score several systems, and test each against the first: sacrebleu's paired bootstrap (`--paired-bs`).
 
-    sacrebleu takes the seed from the environment variable SACREBLEU_SEED; signatures name it. Its test holds
-    `samples` x sentences x statistics in memory: about 0.4 GB for 3,000 sentences. The p-value of a system whose
-    text equals the first one's means nothing: it is always 1 / (samples + 1).
+    As in sacrebleu, the environment variable SACREBLEU_SEED sets the seed; signatures name it. The p-value of a system
+    whose text equals the first one's means nothing: it is always 1 / (samples + 1).
     """
     if not 1 <= samples <= MOST_SAMPLES:
         raise UserError(f"samples: {samples} is not between 1 and {MOST_SAMPLES}; {EvaluateSettings.samples} is usual")
-    metrics = _metrics(systems, references, tokenised, ter)
-    from sacrebleu.significance import PairedTest
+    return [found.scores for found in measure(systems, references, tokenised, ter=ter, samples=samples)]
 
-    named = [(str(number), lines) for number, lines in enumerate(systems)]
-    try:
-        signatures, table = PairedTest(named, metrics, None, "bs", n_samples=samples)()
-    except MemoryError:
-        raise UserError(
-            f"samples: {samples} of {len(references)} lines do not fit into memory; use fewer, or 0 for no paired test"
-        ) from None
-    _, *columns = table.values()  # the first holds the names
-    found = []
-    for number, lines in enumerate(systems):
+
+def measure(
+    systems: Sequence[Sequence[str]],
+    references: Sequence[str],
+    tokenised: bool = False,
+    *,
+    ter: bool = False,
+    samples: int = 0,
+    workers: int = 1,
+) -> list[Measured]:
+    """`evaluate` or, with samples, `compare`; also what the scores were computed from.
+
+    With several `workers` sentences are analysed in forked processes, which helps where TER is computed.
+    """
+    _check(systems, references, tokenised)
+    with Bar("scoring", len(references), "lines") as bar:
+        metrics, statistics = gather_statistics(
+            systems, references, lambda block: _metrics(block, tokenised, ter), bar.advance, workers
+        )
+    values = [[total_score(metric, counts) for metric, counts in zip(metrics.values(), found, strict=True)]
+              for found in statistics]  # fmt: skip
+    tests = resample(list(metrics.values()), statistics, values, samples) if samples else []
+    signatures = {name: metric.get_signature() for name, metric in metrics.items()}
+    if samples:
+        for signature in signatures.values():
+            signature.update("seed", str(sacrebleu_seed()).lower())
+            signature.update("bs", samples)
+    measured = []
+    for number, (lines, found) in enumerate(zip(systems, statistics, strict=True)):
         scores = [
-            _tested(name, str(signature), cast("Result", column[number]))
-            for name, signature, column in zip(metrics, signatures.values(), columns, strict=True)
+            Score(name, value, str(signatures[name])) for name, value in zip(metrics, values[number], strict=True)
         ]
-        found.append(_system_scores(scores, lines, references, tokenised))
-    return found
+        if samples:
+            scores = [
+                replace(score, mean=test.mean, margin=test.margin, p_value=test.p_value)
+                for score, test in zip(scores, tests[number], strict=True)
+            ]
+        chrf, counts = metrics["chrF2"], found[1]
+        measured.append(
+            Measured(
+                _system_scores(scores, lines, references, tokenised),
+                [float(chrf._compute_score_from_stats(row).score) for row in counts.tolist()],
+                found[0],
+                tests[number][0].samples if samples else np.empty(0),
+            )
+        )
+    return measured
 
 
 def bleu_gain(
@@ -137,19 +182,9 @@ def bleu_gain(
     tokenised: bool = False,
     samples: int = EvaluateSettings.samples,
 ) -> tuple[float, float]:
-    """The 95 % interval of how far the second system's BLEU is above the first's, on the draws of sacrebleu's test.
-
-    sacrebleu's own interval is that of one system. It has the statistics of a sentence under private names only;
-    collecting them again for every draw would take minutes.
-    """
-    bleu = _bleu(tokenised, references)
-    draws = np.random.default_rng(SEED).choice(len(references), size=(samples, len(references)))
-    scores = []
-    for lines in (first, second):
-        counts = np.array(bleu._extract_corpus_statistics(lines, None))
-        scores.append([bleu._compute_score_from_stats(counts[draw].sum(axis=0).tolist()).score for draw in draws])
-    low, high = np.quantile(np.subtract(scores[1], scores[0]), [0.025, 0.975])
-    return float(low), float(high)
+    """The 95 % interval of how far the second system's BLEU is above the first's, on the draws of sacrebleu's test."""
+    one, other = measure([first, second], references, tokenised, samples=samples)
+    return other.gain_over(one)
 
 
 def bucket_lines(references: Sequence[str], edges: Sequence[int] = EvaluateSettings.edges) -> list[list[int]]:
@@ -205,10 +240,7 @@ def token_lines(lines: Sequence[str], tokenised: bool = False) -> list[str]:
     return [tokenise(line) for line in lines]
 
 
-def _metrics(
-    systems: Sequence[Sequence[str]], references: Sequence[str], tokenised: bool, ter: bool
-) -> dict[str, Metric]:
-    """The metrics by name. They hold the references, which sacrebleu then analyses only once."""
+def _check(systems: Sequence[Sequence[str]], references: Sequence[str], tokenised: bool) -> None:
     for number, lines in enumerate(systems, 1):
         if len(lines) != len(references):
             name = "hypotheses" if len(systems) == 1 else f"system {number}"
@@ -220,6 +252,10 @@ def _metrics(
         raise UserError("nothing to evaluate: hypotheses and references are empty; give text")
     if not any(line.split() for line in token_lines(references, tokenised)):
         raise UserError("references: no words in any line; give the file with the reference translations")
+
+
+def _metrics(references: Sequence[str], tokenised: bool, ter: bool) -> dict[str, Metric]:
+    """The metrics by name. They hold the references, which sacrebleu then analyses only once."""
     name = "tokenised BLEU" if tokenised else "BLEU"
     metrics: dict[str, Metric] = {name: _bleu(tokenised, references)}
     from sacrebleu.metrics.chrf import CHRF
@@ -229,12 +265,6 @@ def _metrics(
     if ter:
         metrics["TER"] = TER(references=[references])
     return metrics
-
-
-def _tested(name: str, signature: str, result: Result) -> Score:
-    # float: some of sacrebleu's figures are numpy's single precision, which JSON does not take.
-    figures = (None if figure is None else float(figure) for figure in (result.mean, result.ci, result.p_value))
-    return Score(name, result.score, signature, *figures)
 
 
 def _bleu(tokenised: bool, references: Sequence[str] | None = None) -> BLEU:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from unicodedata import combining, east_asian_width
 
+from lath.analysis.picture import Cell, Name, Picture, cell_text, describe, draw, draw_svg, row_label
 from lath.analysis.plots import Curve, plot_curves, sparkline
 from lath.config import find_recipe, load_recipe, to_tree
-from lath.decoding.merge import Decision
-from lath.decoding.results import Pass
 from lath.errors import UserError
+from lath.files import whole_file
 from lath.model.directory import CARD, CONFIG, EXPORTED, is_exported, read_info
 from lath.text.corpus import DATA_INFO, read_data_info
 from lath.text.vocab import MASK, Vocab
@@ -21,55 +22,86 @@ from lath.training.ranking import out_of_patience, validation_costs
 from lath.training.run import read_settings
 from lath.translator import Hypothesis
 
+COLOURS = {"lost": "9;31", "aside": "2", "given": "2", "head": "1", "masked": "7;33"}
+"""Terminal codes; those of tokens that were kept depend on their probability."""
+LEGEND = (
+    "A row is the piece predicted at one position, each token with its probability in percent.\n"
+    "Tokens that were aligned share a column; a token in (brackets) lost."
+)
 
-def explain(hypothesis: Hypothesis, vocab: Vocab) -> str:
-    """Each pass of a traced hypothesis: its input, the pieces, how they were merged, and what was masked."""
-    lines: list[str] = []
+
+def explain(hypothesis: Hypothesis, vocab: Vocab, width: int = 100, colour: bool = False) -> str:
+    """Each pass of a traced hypothesis as a picture: its input, the pieces, how they merge, and what is masked."""
+    lines = [LEGEND, ""]
     if not hypothesis.passes:
-        lines.append("No passes to show: the line is blank, the model is autoregressive (AT), or there is no trace.")
+        lines = ["No passes to show: the line is blank, the model is autoregressive (AT), or there is no trace."]
     for number, passes in enumerate(hypothesis.passes, start=1):
         if len(hypothesis.passes) > 1:
             lines.append(f"Fragment {number} of {len(hypothesis.passes)}")
         for iteration, traced in enumerate(passes, start=1):
-            lines += [f"Pass {iteration} of {len(passes)}", *_explain_pass(traced, vocab), ""]
+            picture = draw(traced)
+            lines += [f"Pass {iteration} of {len(passes)}", *_picture_lines(picture, vocab.token, width, colour)]
+            lines += [f"  {describe(decision, vocab.token)}" for decision in picture.decisions]
+            if picture.length_change:
+                verb = "inserted" if picture.length_change > 0 else "to delete, if there are enough"
+                lines.append(f"  length: {abs(picture.length_change)} masks {verb}")
+            lines.append("")
     return "\n".join([*lines, f"Translation: {hypothesis.text}"])
 
 
-def _explain_pass(traced: Pass, vocab: Vocab) -> list[str]:
-    """The lines of one pass, indented."""
-    width = max(len(vocab.token(id)) for id in traced.input)
-    single = all(len(piece) == 1 for piece in traced.pieces)  # CMLM: tokens fill masks, nothing is merged
-    what = "token" if single else "piece"
-    lines = [f"  decoder input and the {what} predicted at each position (probability of each token):"]
-    for place, (id, piece, scores) in enumerate(zip(traced.input, traced.pieces, traced.scores, strict=True)):
-        written = "  ".join(f"{vocab.token(t)} {100 * math.exp(s):.0f}%" for t, s in zip(piece, scores, strict=True))
-        lines.append(f"    {place:3d} {vocab.token(id):{width}}  {written}")
-    notable = [decision for decision in traced.decisions if decision.step != "match"]
-    if notable:
-        lines.append("  merging:")
-        lines += [f"    piece {decision.piece:3d} {_explain_decision(decision, vocab)}" for decision in notable]
-    lines.append(f"  {'filled:' if single else 'merged:'}      {_words(traced.output, vocab)}")
-    if traced.masked:
-        shown = [MASK if place in traced.masked else id for place, id in enumerate(traced.output)]
-        lines.append(f"  masked:      {_words(shown, vocab)}")
-    if traced.length_change:
-        verb = "inserted" if traced.length_change > 0 else "to delete, if there are enough"
-        lines.append(f"  length:      {abs(traced.length_change)} masks {verb}")
+def _picture_lines(picture: Picture, name: Name, width: int, colour: bool) -> list[str]:
+    """The rows of a picture; columns that do not fit go into a band below."""
+    grid: list[tuple[str, dict[int, tuple[str, str]]]] = []
+    for row in picture.rows:
+        grid.append((row_label(row, name), {cell.column: _printed(cell, name) for cell in row.cells}))
+    grid.append(("merged", {placed.column: (name(placed.id), "head") for placed in picture.output}))
+    masked = {placed.column: (name(MASK), "masked") for placed in picture.output if placed.masked}
+    grid += [("masked next", masked)] if masked else []
+    widths = [0] * picture.columns
+    for _, cells in grid:
+        for column, (text, _) in cells.items():
+            widths[column] = max(widths[column], _columns(text))
+    indent = max(_columns(label) for label, _ in grid)
+    lines: list[str] = []
+    for band in _bands(widths, width - indent - 2):
+        lines += [""] if lines else []
+        for label, cells in grid:
+            if any(column in cells for column in band):
+                printed = [_padded(*cells.get(column, ("", "")), widths[column], colour) for column in band]
+                lines.append("  ".join([f"  {_padded(label, '', indent, False)}", *printed]).rstrip())
     return lines
 
 
-def _explain_decision(decision: Decision, vocab: Vocab) -> str:
-    left, right = _words(decision.left, vocab) or "nothing", _words(decision.right, vocab) or "nothing"
-    if decision.step == "overlap":
-        return f"repeats the end of the text: {right}"
-    if decision.step == "concatenate":
-        return f"shares nothing with the end of the text and is appended: {right}"
-    winner = left if decision.kept == "left" else right
-    return f"{left} ({decision.left_score:.2f}) against {right} ({decision.right_score:.2f}): {winner} wins"
+def _printed(cell: Cell, name: Name) -> tuple[str, str]:
+    """The text of a cell and its colour."""
+    text = cell_text(cell, name)
+    if cell.state == "kept":
+        return text, "32" if cell.score > math.log(0.7) else "33" if cell.score > math.log(0.4) else "35"
+    return (f"({text})" if cell.state == "lost" else text), COLOURS[cell.state]
 
 
-def _words(ids: tuple[int, ...] | list[int], vocab: Vocab) -> str:
-    return " ".join(vocab.token(id) for id in ids)
+def _bands(widths: Sequence[int], room: int) -> Iterator[list[int]]:
+    """Columns that fit beside each other, at least one in each band."""
+    band: list[int] = []
+    used = 0
+    for column, width in enumerate(widths):
+        if band and used + width + 2 > room:
+            yield band
+            band, used = [], 0
+        band.append(column)
+        used += width + 2
+    yield band
+
+
+def _columns(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    return sum(0 if combining(letter) else 2 if east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def _padded(text: str, style: str, width: int, colour: bool) -> str:
+    code = COLOURS.get(style, style)
+    shown = f"\x1b[{code}m{text}\x1b[0m" if colour and code else text
+    return shown + " " * (width - _columns(text))
 
 
 def show(path: Path, overrides: Sequence[str] = ()) -> str:
@@ -124,6 +156,14 @@ def _show_run(run: Path) -> str:
     else:
         state = "unfinished; continue with lath train ... --resume"
     return "\n".join([*lines, f"  {state}"])
+
+
+def plot_passes(hypothesis: Hypothesis, vocab: Vocab, path: Path) -> None:
+    """Write the picture of a traced hypothesis into an .svg file; an existing file is replaced."""
+    if path.suffix != ".svg":
+        raise UserError(f"{path}: the picture of a sentence is written as SVG; use a name that ends in .svg")
+    with whole_file(path) as partial:
+        partial.write_text(draw_svg(hypothesis, vocab.token), encoding="utf-8")
 
 
 def plot_run(run: Path, path: Path) -> None:

@@ -48,6 +48,8 @@ class Decision(NamedTuple):
     left_score: float
     right_score: float
     kept: Literal["left", "right", "both"]
+    lost: tuple[Source, ...] = ()
+    """After a conflict: all proposals of the side that lost."""
 
 
 @dataclass(slots=True)
@@ -148,7 +150,8 @@ def _merge_segments(
             merged += span1 if score1 >= score2 else span2
             if span1 or span2:
                 kept: Literal["left", "right"] = "left" if score1 >= score2 else "right"
-                decisions.append(Decision("conflict", first, _ids(span1), _ids(span2), score1, score2, kept))
+                lost = tuple([source for token in (span2 if kept == "left" else span1) for source in token.sources])
+                decisions.append(Decision("conflict", first, _ids(span1), _ids(span2), score1, score2, kept, lost))
         if not after_last:
             matched = _fuse(tail[i1], head[i2])
             merged.append(matched)

@@ -16,7 +16,7 @@ from torch import Tensor
 from lath.config import DecodeSettings, MergeRules
 from lath.decoding.lengths import best_candidates, length_candidates, repeat_rows
 from lath.decoding.masks import mask_count, only_at
-from lath.decoding.merge import Merged, NextInput, Sentence, merge_pieces, next_input, wrap
+from lath.decoding.merge import Merged, NextInput, Sentence, Source, merge_pieces, next_input, wrap
 from lath.decoding.results import Decoded, Pass
 from lath.model.network import LAT, Pieces
 from lath.model.padding import pad
@@ -109,6 +109,26 @@ def merge_rows(
         ids = following.ids if last or len(following.ids) <= step.limit else [*following.ids[: step.limit - 1], EOS]
         traced = None
         if trace:
-            traced = Pass(shown, pieces, scores, merged.decisions, sentence.ids, following.masked, following.change)
+            traced = Pass(
+                input=shown,
+                pieces=pieces,
+                scores=scores,
+                decisions=merged.decisions,
+                output=sentence.ids,
+                masked=following.masked,
+                length_change=following.change,
+                sources=token_sources(merged),
+            )
         passes.append(MergedPass(sentence, ids, traced))
     return passes
+
+
+def token_sources(merged: Merged) -> list[list[Source]]:
+    """The proposals of each token of the sentence (`wrap`); those of begin and end if they stand first and last."""
+    words = [token.sources for token in merged.tokens if token.id not in (BOS, EOS, MASK)]
+    begin, end = merged.tokens[:1], merged.tokens[-1:]
+    return [
+        [source for token in begin if token.id == BOS for source in token.sources],
+        *words,
+        [source for token in end if token.id == EOS for source in token.sources],
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lath.decoding.merge import Decision
+from lath.decoding.merge import Decision, Source
 
 
 @dataclass(slots=True)
@@ -22,6 +22,8 @@ class Pass:
     """Places of the output that were masked for the next pass; none after the last."""
     length_change: int = 0
     """Masks asked to be inserted (positive) or deleted (negative) before the next pass."""
+    sources: list[list[Source]] = field(default_factory=list)
+    """The proposals that were aligned into each token of the output; empty for CMLM."""
 
 
 @dataclass(slots=True)

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from lath.config import Recipe
-from lath.engine.flops import peak_flops, update_flops
 from lath.engine.graphs import Recording, tensors_of
 from lath.engine.packed import PackedExamples, PackSizes, pack_examples, packed_loss_share
 from lath.errors import UserError
+from lath.model.flops import peak_flops, update_flops
 from lath.model.network import Model
 from lath.model.padding import row_lengths
 from lath.text.corpus import Corpus

@@ -486,8 +486,7 @@ def _add_shapes(app: FastAPI, server: Server) -> None:
 def _explained(worker: Worker | None, hypothesis: Hypothesis) -> dict[str, Any]:
     if worker is None:
         return {"text": hypothesis.text, "score": 0.0, "doubtful": False, "copied": True, "passes": []}
-    translator = worker.translator
-    return hypothesis_json(hypothesis, translator.target_vocab, translator.info.decode.merge_rules)
+    return hypothesis_json(hypothesis, worker.translator.target_vocab)
 
 
 def _json(value: Any) -> Response:

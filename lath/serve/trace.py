@@ -5,25 +5,24 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from lath.config import MergeRules
-from lath.decoding.merge import Source, Token, merge_pieces
+from lath.decoding.merge import Source
 from lath.decoding.results import Pass
-from lath.text.vocab import BOS, EOS, MASK, Vocab
+from lath.text.vocab import MASK, Vocab
 from lath.translator import Hypothesis
 
 
-def hypothesis_json(hypothesis: Hypothesis, vocab: Vocab, rules: MergeRules) -> dict[str, Any]:
+def hypothesis_json(hypothesis: Hypothesis, vocab: Vocab) -> dict[str, Any]:
     """One text; `passes` has a list for each fragment that the model translated, empty without a trace."""
     return {
         "text": hypothesis.text,
         "score": hypothesis.score if math.isfinite(hypothesis.score) else None,
         "doubtful": hypothesis.doubtful,
         "copied": hypothesis.copied,
-        "passes": [[pass_json(one, vocab, rules) for one in passes] for passes in hypothesis.passes],
+        "passes": [[pass_json(one, vocab) for one in passes] for passes in hypothesis.passes],
     }
 
 
-def pass_json(traced: Pass, vocab: Vocab, rules: MergeRules) -> dict[str, Any]:
+def pass_json(traced: Pass, vocab: Vocab) -> dict[str, Any]:
     """One pass: its input (null is a mask), the piece at each position, and each token of the output with its origins.
 
     An origin is the position of a piece and the place in it. `masked` are the places of the output that the next pass
@@ -36,8 +35,7 @@ def pass_json(traced: Pass, vocab: Vocab, rules: MergeRules) -> dict[str, Any]:
             for piece, scores in zip(traced.pieces, traced.scores, strict=True)
         ],
         "output": [
-            {"t": vocab.token(id), "p": _probability(score), "from": sources}
-            for id, score, sources in _output(traced, rules)
+            {"t": vocab.token(id), "p": _probability(score), "from": sources} for id, score, sources in _output(traced)
         ],
         "masked": traced.masked,
         "conflicts": [
@@ -53,20 +51,14 @@ def pass_json(traced: Pass, vocab: Vocab, rules: MergeRules) -> dict[str, Any]:
     }
 
 
-def _output(traced: Pass, rules: MergeRules) -> list[tuple[int, float, list[Source]]]:
-    """Each token of the output with its score and sources; merging is repeated, for a pass does not keep them."""
-    if all(len(piece) == 1 for piece in traced.pieces):  # CMLM: tokens fill masks, nothing is merged
-        given = [place for place, id in enumerate(traced.input) if id != MASK]
-        scores = [0.0 if place in given else score[0] for place, score in enumerate(traced.scores)]
-        return [(id, score, [(place, 0)]) for place, (id, score) in enumerate(zip(traced.output, scores, strict=True))]
-    tokens = merge_pieces(traced.pieces, traced.scores, rules).tokens
-    begin, end = _edge(tokens[:1], BOS), _edge(tokens[-1:], EOS)
-    words = [token for token in tokens if token.id not in (BOS, EOS, MASK)]
-    return [(BOS, 0.0, begin), *((token.id, token.score, token.sources) for token in words), (EOS, 0.0, end)]
-
-
-def _edge(tokens: list[Token], id: int) -> list[Source]:
-    return [source for token in tokens if token.id == id for source in token.sources]
+def _output(traced: Pass) -> list[tuple[int, float, list[Source]]]:
+    """Each token of the output with its score and sources; a merged token has the best score of its proposals."""
+    if traced.sources:
+        scores = [max((traced.scores[n][k] for n, k in sources), default=0.0) for sources in traced.sources]
+        return list(zip(traced.output, scores, traced.sources, strict=True))
+    # CMLM: tokens fill masks, nothing is merged.
+    filled = zip(traced.output, traced.input, traced.scores, strict=True)
+    return [(id, score if shown == MASK else 0.0, [(n, 0)]) for n, (id, shown, (score,)) in enumerate(filled)]
 
 
 def _probability(score: float) -> float:

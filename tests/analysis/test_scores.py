@@ -12,8 +12,20 @@ import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+from sacrebleu.significance import PairedTest
 
-from lath.analysis.scores import SEED, Score, bleu_gain, bucket_bleu, bucket_lines, compare, evaluate, repeat_rates
+from lath.analysis.scores import (
+    Score,
+    bleu_gain,
+    bucket_bleu,
+    bucket_lines,
+    compare,
+    evaluate,
+    measure,
+    repeat_rates,
+)
 from lath.errors import UserError
 
 VERSION = sacrebleu.__version__
@@ -178,7 +190,7 @@ def _systems(sentences: int) -> tuple[list[str], list[str], list[str]]:
 
 def test_the_interval_of_the_gain_is_that_of_scoring_every_draw() -> None:
     first, second, references = _systems(20)
-    draws = np.random.default_rng(SEED).choice(20, size=(40, 20), replace=True)
+    draws = np.random.default_rng(12345).choice(20, size=(40, 20), replace=True)
     metric, gains = BLEU(tokenize="none", force=True), []
     for draw in draws:
         drawn = [references[place] for place in draw]
@@ -214,13 +226,43 @@ def test_samples_are_bounded() -> None:
             compare([["a"], ["a"]], ["a"], samples=samples)
 
 
-def test_a_test_that_does_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise MemoryError
+@pytest.mark.parametrize("seed", ["12345", "7"])
+def test_the_bootstrap_in_blocks_is_sacrebleus_own_to_the_last_digit(
+    seed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SACREBLEU_SEED", seed)
+    monkeypatch.setattr("lath.analysis.bootstrap.LINES", 17)
+    monkeypatch.setattr("lath.analysis.bootstrap.DRAWN", 1000)
+    first, second, references = _systems(60)
+    found = compare([first, second], references, ter=True, samples=101)
+    metrics = {"BLEU": BLEU(references=[references]), "chrF2": CHRF(references=[references]),
+               "TER": TER(references=[references])}  # fmt: skip
+    signatures, table = PairedTest([("a", first), ("b", second)], metrics, None, "bs", n_samples=101)()
+    for place, (name, signature) in enumerate(signatures.items()):
+        for system, right in zip(found, table[name], strict=True):
+            score = system.scores[place]
+            assert (score.value, score.mean, score.margin, score.p_value) == (
+                right.score, right.mean, right.ci, right.p_value
+            )  # fmt: skip
+            assert score.signature == str(signature)
 
-    monkeypatch.setattr("sacrebleu.significance.PairedTest.__call__", full)
-    with pytest.raises(UserError, match="samples: 9 of 1 lines do not fit into memory; use fewer, or 0"):
-        compare([["a"], ["a"]], ["a"], samples=9)
+
+def test_processes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lath.analysis.bootstrap.LINES", 7)
+    first, second, references = _systems(40)
+    alone, forked = (measure([first, second], references, ter=True, samples=20, workers=workers) for workers in (1, 3))
+    for one, other in zip(alone, forked, strict=True):
+        assert one.scores == other.scores
+        assert one.sentence_chrf == other.sentence_chrf
+        assert np.array_equal(one.bleu_counts, other.bleu_counts)
+
+
+def test_sentence_scores_are_sacrebleus() -> None:
+    first, _, references = _systems(20)
+    [found] = measure([first], references)
+    chrf = CHRF()
+    scores = [chrf.sentence_score(line, [right]).score for line, right in zip(first, references, strict=True)]
+    assert found.sentence_chrf == scores
 
 
 def test_bleu_of_each_bucket_is_that_of_its_lines_alone() -> None:

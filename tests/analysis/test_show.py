@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from conftest import Runs, Translators
 
-from lath.analysis.show import explain, plot_run, show
+from lath.analysis.show import explain, plot_passes, plot_run, show
 from lath.config import RULE_SETS, Recipe, to_tree
 from lath.decoding.merge import merge_pieces
+from lath.decoding.pieces import token_sources
 from lath.decoding.results import Pass
 from lath.errors import UserError
 from lath.text.vocab import BOS, EOS, MASK, SPECIALS, SubwordNmtVocab
@@ -31,56 +34,94 @@ def refusal(thing: Path, *overrides: str) -> str:
 def traced_pass(pieces: list[list[int]], scores: list[list[float]], **rest: object) -> Pass:
     merged = merge_pieces(pieces, scores, RULE_SETS["official"])
     output = [BOS, *(id for id in merged.ids if id not in (BOS, EOS)), EOS]
-    return Pass([MASK] * len(pieces), pieces, scores, merged.decisions, output, **rest)  # type: ignore[arg-type]
+    traced = Pass([MASK] * len(pieces), pieces, scores, merged.decisions, output, sources=token_sources(merged))
+    return dataclasses.replace(traced, **rest)  # type: ignore[arg-type]
 
 
-def test_every_step_of_a_hand_made_translation_is_reported() -> None:
-    first = traced_pass(
-        [[BOS, THE], [THE, OLD], [DOG, BARKS], [CAT, BARKS], [EOS, EOS]],
-        [[0.0, -0.1], [-0.2, -0.3], [-0.5, -0.6], [-0.9, -0.7], [-0.01, -0.02]],
-        masked=[3],
-        length_change=2,
-    )
-    last = Pass(
-        [BOS, THE, OLD, MASK, EOS], [[BOS], [THE], [OLD], [DOG], [EOS]], [[-0.1]] * 5, [], [BOS, THE, OLD, DOG, EOS]
-    )
-    text = explain(Hypothesis("the old dog", -0.1, 2, passes=[[first, last]]), WORDS)
-    assert text.splitlines() == [
+FIRST = traced_pass(
+    [[BOS, THE], [THE, OLD], [DOG, BARKS], [CAT, BARKS], [EOS, EOS]],
+    [[0.0, -0.1], [-0.2, -0.3], [-0.5, -0.6], [-0.9, -0.7], [-0.01, -0.02]],
+    masked=[3],
+    length_change=2,
+)
+FILLED = Pass(
+    [BOS, THE, OLD, MASK, EOS], [[BOS], [THE], [OLD], [DOG], [EOS]], [[-0.1]] * 5, [], [BOS, THE, OLD, DOG, EOS]
+)
+EXAMPLE = Hypothesis("the old dog", -0.1, 2, passes=[[FIRST, FILLED]])
+
+
+def test_every_step_of_a_hand_made_translation_is_drawn() -> None:
+    assert explain(EXAMPLE, WORDS).splitlines() == [
+        "A row is the piece predicted at one position, each token with its probability in percent.",
+        "Tokens that were aligned share a column; a token in (brackets) lost.",
+        "",
         "Pass 1 of 2",
-        "  decoder input and the piece predicted at each position (probability of each token):",
-        "      0 <mask>  <s> 100%  the 90%",
-        "      1 <mask>  the 82%  old 74%",
-        "      2 <mask>  dog 61%  barks 55%",
-        "      3 <mask>  cat 41%  barks 50%",
-        "      4 <mask>  </s> 99%  </s> 98%",
-        "  merging:",
-        "    piece   1 repeats the end of the text: the",
-        "    piece   2 shares nothing with the end of the text and is appended: dog barks",
-        "    piece   3 dog (-0.50) against cat (-0.90): dog wins",
-        "    piece   4 shares nothing with the end of the text and is appended: </s>",
-        "  merged:      <s> the old dog barks </s>",
-        "  masked:      <s> the old <mask> barks </s>",
-        "  length:      2 masks inserted",
+        "    0 <mask>   <s> 100  the 90",
+        "    1 <mask>            the 82  old 74",
+        "    2 <mask>                            dog 61    barks 55",
+        "    3 <mask>                            (cat 41)  barks 50",
+        "    4 <mask>                                                </s> 99  </s> 98",
+        "  merged       <s>      the     old     dog       barks     </s>",
+        "  masked next                           <mask>",
+        "  piece 3: dog (-0.50) against cat (-0.90): dog wins",
+        "  piece 2 shares nothing with the text before it and is appended: dog barks",
+        "  piece 4 shares nothing with the text before it and is appended: </s>",
+        "  length: 2 masks inserted",
         "",
         "Pass 2 of 2",
-        "  decoder input and the token predicted at each position (probability of each token):",
-        "      0 <s>     <s> 90%",
-        "      1 the     the 90%",
-        "      2 old     old 90%",
-        "      3 <mask>  dog 90%",
-        "      4 </s>    </s> 90%",
-        "  filled:      <s> the old dog </s>",
+        "  filled  <s>  the  old  dog 90  </s>",
+        "  merged  <s>  the  old  dog     </s>",
         "",
         "Translation: the old dog",
+    ]
+
+
+def test_columns_that_do_not_fit_continue_below() -> None:
+    lines = explain(EXAMPLE, WORDS, width=34).splitlines()
+    start = lines.index("Pass 1 of 2")
+    assert lines[start + 1 : start + 12] == [
+        "    0 <mask>   <s> 100  the 90",
+        "    1 <mask>            the 82",
+        "  merged       <s>      the",
+        "",
+        "    1 <mask>   old 74",
+        "    2 <mask>           dog 61",
+        "    3 <mask>           (cat 41)",
+        "  merged       old     dog",
+        "  masked next          <mask>",
+        "",
+        "    2 <mask>   barks 55",
+    ]
+
+
+def test_colours_change_nothing_but_colour() -> None:
+    coloured = explain(EXAMPLE, WORDS, colour=True)
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == explain(EXAMPLE, WORDS)
+    assert "\x1b[9;31m(cat 41)\x1b[0m" in coloured
+    assert "\x1b[7;33m<mask>\x1b[0m" in coloured
+    for printed in ("\x1b[32mthe 90", "\x1b[33mbarks 55", "\x1b[2m</s> 98", "\x1b[1mdog"):
+        assert printed in coloured
+
+
+def test_wide_characters_take_two_columns() -> None:
+    vocab = SubwordNmtVocab([], ["猫", "cat"])
+    wide, narrow = (len(SPECIALS) + n for n in range(2))
+    traced = traced_pass([[wide, narrow], [wide, narrow]], [[-0.1, -0.1]] * 2)
+    lines = explain(Hypothesis("", 0.0, 1, passes=[[traced]]), vocab).splitlines()
+    assert lines[4:7] == [
+        "    0 <mask>       猫 90  cat 90",
+        "    1 <mask>       猫 90  cat 90",
+        "  merged      <s>  猫     cat     </s>",
     ]
 
 
 def test_an_empty_side_and_a_deletion_are_shown() -> None:
     traced = traced_pass([[THE, DOG], [THE, OLD, DOG]], [[-0.1, -0.1], [-0.1, -3.0, -0.1]], length_change=-1)
     text = explain(Hypothesis("the dog", 0.0, 1, passes=[[traced]]), WORDS)
-    assert "    piece   1 nothing (-1.39) against old (-3.00): nothing wins\n" in text
-    assert "  length:      1 masks to delete, if there are enough\n" in text
-    assert "masked:" not in text
+    assert "\n  piece 1: nothing (-1.39) against old (-3.00): nothing wins\n" in text
+    assert "\n    1 <mask>       the 90  (old 5)  dog 90\n" in text
+    assert "\n  length: 1 masks to delete, if there are enough\n" in text
+    assert "masked next" not in text
 
 
 def test_fragments_of_a_long_line_are_numbered() -> None:
@@ -102,18 +143,43 @@ def test_a_real_translation_is_shown_completely(wild: Translators, kind: str) ->
     translator = wild(kind)
     (hypothesis,) = translator.hypotheses(["tu re sa lo ni pe du"], trace=True, iterations=3)
     vocab = translator.target_vocab
-    text = explain(hypothesis, vocab)
+    text = explain(hypothesis, vocab, width=10_000)
     assert re.findall(r"^Pass (\d) of 3$", text, re.MULTILINE) == ["1", "2", "3"]
     assert text.endswith(f"\nTranslation: {hypothesis.text}")
     (passes,) = hypothesis.passes
     for traced in passes:
-        for place, (id, piece) in enumerate(zip(traced.input, traced.pieces, strict=True)):
-            tokens = r"\s+".join(rf"{re.escape(vocab.token(id))} \d+%" for id in piece)
-            assert re.search(rf"^ +{place} {re.escape(vocab.token(id))} +{tokens}$", text, re.MULTILINE)
-        assert " ".join(vocab.token(id) for id in traced.output) in text
-    assert text.count("  masked:") == sum(bool(traced.masked) for traced in passes) > 0
-    assert text.count("  merging:") == (3 if kind == "LAT" else 0)
-    assert text.count("  merged:" if kind == "LAT" else "  filled:") == 3
+        if kind == "LAT":
+            for place, (id, piece) in enumerate(zip(traced.input, traced.pieces, strict=True)):
+                tokens = r"\s+".join(rf"\(?{re.escape(vocab.token(id))} \d+\)?" for id in piece)
+                assert re.search(rf"^ +{place} {re.escape(vocab.token(id))} +{tokens}$", text, re.MULTILINE)
+        words = r"\s+".join(re.escape(vocab.token(id)) for id in traced.output)
+        assert re.search(rf"^  merged +{words}$", text, re.MULTILINE)
+    assert text.count("  masked next ") == sum(bool(traced.masked) for traced in passes) > 0
+    assert len(re.findall(r"^  piece \d+: ", text, re.MULTILINE)) == sum(
+        decision.step == "conflict" for traced in passes for decision in traced.decisions
+    )
+
+
+def test_a_sentence_is_drawn_as_an_image(tmp_path: Path) -> None:
+    plot_passes(EXAMPLE, WORDS, tmp_path / "merge.svg")
+    root = ElementTree.parse(tmp_path / "merge.svg").getroot()
+    texts = [(element.text, element.get("class")) for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert ("cat 41", "lost") in texts
+    assert ("dog 61", "kept") in texts
+    assert ("</s> 98", "aside") in texts
+    assert ("piece 3: dog (-0.50) against cat (-0.90): dog wins", "score") in texts
+    assert [text for text, kind in texts if kind == "head" and "Pass" in str(text)] == ["Pass 1 of 2", "Pass 2 of 2"]
+    with pytest.raises(UserError, match="use a name that ends in .svg"):
+        plot_passes(EXAMPLE, WORDS, tmp_path / "merge.png")
+
+
+def test_tokens_cannot_break_the_image(tmp_path: Path) -> None:
+    vocab = SubwordNmtVocab([], ["<script>", "&"])
+    traced = traced_pass([[len(SPECIALS), len(SPECIALS) + 1]], [[-0.1, -0.1]])
+    plot_passes(Hypothesis("<script>&", 0.0, 1, passes=[[traced]]), vocab, tmp_path / "merge.svg")
+    root = ElementTree.parse(tmp_path / "merge.svg").getroot()
+    assert "<script> 90" in [element.text for element in root.iter()]
+    assert [element for element in root.iter() if "script" in element.tag] == []
 
 
 # ---- files and directories -----------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ def test_decisions_tell_why_a_token_is_there() -> None:
     assert merged.decisions == [
         Decision("overlap", 3, (31, 32), (31, 32), 0.0, 0.0, "both"),
         Decision("match", 1, (10,), (10,), -0.5, -0.5, "both"),
-        Decision("conflict", 1, (11,), (21,), -0.5, -0.4, "right"),
+        Decision("conflict", 1, (11,), (21,), -0.5, -0.4, "right", ((0, 1),)),
         Decision("match", 1, (12,), (12,), -0.5, -0.5, "both"),
         Decision("concatenate", 2, (10, 21, 12), (30, 31, 32), 0.0, 0.0, "both"),
     ]

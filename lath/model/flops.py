@@ -7,11 +7,15 @@ network), and LAT's deletions.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from lath.config import NetworkSettings
+
+if TYPE_CHECKING:
+    import torch
 
 PEAK_FLOPS = {"H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12, "H200": 989e12, "A100": 312e12}
 """Dense bf16 operations per second from the data sheets. The first key found in the device's name counts."""
@@ -53,6 +57,8 @@ def update_flops(
 
 def peak_flops(device: torch.device, count: int = 1) -> float | None:
     """Peak bf16 operations per second of `count` such devices; None for a CPU or an unknown GPU."""
+    import torch
+
     peak = known_peak(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     return None if peak is None else count * peak
 

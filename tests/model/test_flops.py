@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from lath.config import Kind, NetworkSettings
-from lath.engine.flops import known_peak, peak_flops, update_flops
+from lath.model.flops import known_peak, peak_flops, update_flops
 from lath.model.network import build_model
 
 
