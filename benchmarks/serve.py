@@ -5,7 +5,7 @@
 Starts `lath serve` on this machine: with micro-batching, with one sentence a batch, and as two processes that take
 turns. Prints what HTTP adds to a translation (p50 and p95 in ms: the time that the client sees, less that of the
 translator), requests a second of 1 and 32 clients that always ask, and for each offered rate the requests a second
-that were answered, those refused, and p50, p95 and p99 of the latency in ms. Every answer is compared with
+that were answered, those refused, and p50, p95 and p99 of the latency in ms; then one line of JSON. Every answer is compared with
 `Translator.translate`; the number of wrong ones is printed.
 """
 
@@ -52,6 +52,8 @@ def servers(model: str, count: int, options: Sequence[str]) -> Iterator[list[int
     try:
         for port in ports:
             while not _is_ready(port):
+                if any(process.poll() is not None for process in processes):
+                    sys.exit(f"lath serve has ended; is port {port} free?")
                 time.sleep(0.05)
         yield ports
     finally:
@@ -141,6 +143,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--requests", type=int, default=200, help="of the rows with 1 and 32 clients")
     parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--servers", default=",".join(VARIANTS), help="rows to measure")
     arguments = parser.parse_args()
     translator = lath.load(arguments.model, threads=1)
     languages = translator.info.source_language, translator.info.target_language
@@ -155,7 +158,9 @@ def main() -> None:
 
     print("| server | load | requests/s | refused | wrong | p50 ms | p95 ms | p99 ms |")
     print("|---|---|--:|--:|--:|--:|--:|--:|")
-    for name, (count, options) in VARIANTS.items():
+    rows = []
+    for name in arguments.servers.split(","):
+        count, options = VARIANTS[name]
         with servers(arguments.model, count, options) as ports:
             asyncio.run(closed_loop(ports, texts(4 * count), languages, count))
             loads = [(f"{n} clients", texts(arguments.requests), n, 0.0) for n in (1, arguments.clients)]
@@ -171,12 +176,15 @@ def main() -> None:
                 answers = asyncio.run(run)
                 speed = len(answers) / (time.perf_counter() - begun)
                 refused = sum(answer.text is None for answer in answers)
+                mistakes = wrong(asked, answers)
                 times = " | ".join(quantiles([answer.waited for answer in answers]))
-                print(f"| {name} | {load} | {speed:.1f} | {refused} | {wrong(asked, answers)} | {times} |", flush=True)
+                print(f"| {name} | {load} | {speed:.1f} | {refused} | {mistakes} | {times} |", flush=True)
+                rows.append({"server": name, "load": load, "speed": speed, "refused": refused, "wrong": mistakes})
                 if clients == 1:
                     added = sorted(1000 * (answer.waited - answer.translated) for answer in answers)
                     p95 = added[int(0.95 * (len(added) - 1))]
                     print(f"HTTP adds {statistics.median(added):.2f} ms (p50), {p95:.2f} ms (p95)", file=sys.stderr)
+    print(json.dumps({"rows": rows}))
 
 
 if __name__ == "__main__":
