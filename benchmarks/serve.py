@@ -5,8 +5,8 @@
 Starts `lath serve` on this machine: with micro-batching, with one sentence a batch, and as two processes that take
 turns. Prints what HTTP adds to a translation (p50 and p95 in ms: the time that the client sees, less that of the
 translator), requests a second of 1 and 32 clients that always ask, and for each offered rate the requests a second
-that were answered, those refused, and p50, p95 and p99 of the latency in ms; then one line of JSON. Every answer is compared with
-`Translator.translate`; the number of wrong ones is printed.
+that were answered, those refused, and p50, p95 and p99 of the latency in ms; then one line of JSON. Every answer is
+compared with `Translator.translate`; the number of wrong ones is printed.
 """
 
 from __future__ import annotations
