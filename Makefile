@@ -45,7 +45,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  "$$chosen" -m venv --clear $(VENV); \
 	fi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[dev,paper,logs,plots,bench,langid]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[dev,paper,logs,plots,bench,langid,serve]'
 	@touch $@
 
 demo: $(STAMP)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Runs
 
 ROOT = Path(__file__).parents[1]
 
@@ -84,3 +85,11 @@ def test_paragraphs() -> None:
 def test_threads() -> None:
     result = last_line("benchmarks/threads.py", "de-en", "demo/tatoeba.test.de", "--sentences", 1, "--turns", 1)
     assert all(result[load] > 0 for load in ("quiet", "busy"))
+
+
+def test_serve(toy_run: Runs, toy_folder: Path) -> None:
+    pytest.importorskip("fastapi", reason="the extra serve is not installed")
+    few = ("--requests", 8, "--clients", 4, "--rates", 20, "--seconds", 0.4, "--servers", "batches")
+    result = last_line("benchmarks/serve.py", toy_run("LAT") / "model", toy_folder / "valid.src", *few)
+    assert [row["load"] for row in result["rows"]] == ["1 clients", "4 clients", "20/s"]
+    assert all(row["speed"] > 0 and row["wrong"] == row["refused"] == 0 for row in result["rows"])

@@ -43,7 +43,7 @@ from lath.config import (
 ROOT = Path(__file__).parents[1]
 VERBS = (
     "init", "prepare", "train", "distill", "average", "shortlist", "compress", "export",
-    "translate", "evaluate", "analyse", "reproduce", "bench", "show",
+    "translate", "serve", "evaluate", "analyse", "reproduce", "bench", "show",
 )  # fmt: skip
 Capsys = pytest.CaptureFixture[str]
 NOT_CHECKED = re.compile(r"^lath: warning: the languages of the text are not checked: xx, yy: .*\n")
