@@ -17,16 +17,15 @@ export async function post(path, fields, signal) {
   return answer(await fetch(path, { method: "POST", headers, body: JSON.stringify(fields), signal }));
 }
 
-/** Translate a file; the address of the translation, on this server or in this page. */
+/** Translate a file; the address of the translation, which may hold it. */
 export async function postFile(file, fields) {
   const form = new FormData();
   for (const [name, value] of Object.entries(fields)) form.append(name, value);
   form.append("file", file);
-  const response = await fetch("translate_file", { method: "POST", body: form });
-  const found = response.ok && !response.headers.get("content-type")?.includes("application/json");
-  if (found) return URL.createObjectURL(await response.blob());
-  const { pathname, search } = new URL((await answer(response)).translatedFileUrl, location);
-  return pathname + search; // behind a proxy the server may not know the name it is asked by
+  const { translatedFileUrl } = await answer(await fetch("translate_file", { method: "POST", body: form }));
+  const { protocol, pathname, search } = new URL(translatedFileUrl, location);
+  // Behind a proxy the server may not know the name it is asked by.
+  return protocol === "data:" ? translatedFileUrl : pathname + search;
 }
 
 /** A function that runs the given one and drops what an earlier, slower run would still answer. */

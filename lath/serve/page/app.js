@@ -5,7 +5,8 @@ import * as how from "./how.js";
 
 const AUTO = "auto";
 const LONGEST_LINK = 2000; // characters of text that a link holds
-const state = { languages: [], settings: {}, detected: null, timer: 0 };
+const SURE = 50; // % from which a detected language may change the target
+const state = { languages: [], settings: {}, detected: null, chosen: false, timer: 0 };
 const text = id("text"), result = id("result"), source = id("source"), target = id("target");
 
 const named = (code) => state.languages.find((language) => language.code === code);
@@ -77,13 +78,19 @@ function draw(found, whole) {
   const { language, confidence } = found?.detectedLanguage ?? {};
   state.detected = language ?? null;
   id("detected").textContent = language ? `Detected: ${named(language)?.name ?? language} (${Math.round(confidence)} %)` : "";
+  const same = language === target.value;
+  const [other] = named(language)?.targets ?? [];
+  if (same && other && confidence >= SURE && !state.chosen) {
+    target.value = other;
+    soon();
+  }
   offerSwitch();
   if (!found) say("");
   const hypothesis = found?.lath?.hypotheses?.[0];
   const times = found?.lath?.ms ?? {};
   const inside = Object.values(times).flat().reduce((sum, ms) => sum + ms, 0);
   if (found) {
-    const notes = [`${Math.round(whole)} ms`];
+    const notes = [same ? `The text is in ${named(language).name} already.` : `${Math.round(whole)} ms`];
     if (hypothesis?.doubtful) notes.push("doubtful: let a person check it");
     if (hypothesis?.copied) notes.push("parts came through unchanged");
     say(notes.join(" · "));
@@ -183,7 +190,7 @@ function press(event) {
   let act = null;
   if ((ctrlKey || metaKey) && code.endsWith("Enter")) act = translate;
   else if (altKey && !ctrlKey && !metaKey) act = KEYS[code];
-  if (code === "Escape") how.pause();
+  if (event.key === "Escape") how.pause();
   if (!act) return;
   event.preventDefault();
   act();
@@ -192,7 +199,7 @@ function press(event) {
 function listen() {
   text.addEventListener("input", soon);
   source.addEventListener("change", () => { offerTargets(); translate(); });
-  target.addEventListener("change", () => { offerSwitch(); translate(); });
+  target.addEventListener("change", () => { state.chosen = true; offerSwitch(); translate(); });
   id("switch").addEventListener("click", switchDirection);
   id("passes").addEventListener("input", ({ target: slider }) => { id("passes-shown").textContent = slider.value; soon(); });
   id("key").addEventListener("change", translate);
@@ -200,6 +207,7 @@ function listen() {
   id("share").addEventListener("click", share);
   id("how").addEventListener("toggle", () => (id("how").open ? translate() : how.pause()));
   id("help").addEventListener("click", () => id("keys").showModal());
+  id("close").addEventListener("click", () => id("keys").close());
   addEventListener("keydown", press);
   addEventListener("hashchange", readAddress);
   listenForFiles();

@@ -2,12 +2,11 @@
     its input, the pieces where they were written, aligned by the tokens they share, merged, and what is masked next. */
 import { id, make } from "./dom.js";
 
-const PAUSE = 1800; // ms a stage stays while playing
 const SLIDE = 600; // ms a token slides
 const SPECIAL = new Set(["<s>", "</s>", "<mask>", "<pad>"]);
 const STAGES = ["input", "pieces", "align", "merge", "mask"];
 const still = matchMedia("(prefers-reduced-motion: reduce)");
-const view = { fragments: [], fragment: 0, steps: [], at: 0, timer: 0, chips: [], drawn: null, started: false };
+const view = { fragments: [], fragment: 0, steps: [], at: 0, timer: 0, pause: 1800, chips: [], drawn: null, width: 0, started: false };
 
 /** Where the tokens of each piece stand: `raw` columns as written, `column` aligned with the output, and who lost. */
 export function layOut(pass) {
@@ -28,14 +27,13 @@ export function layOut(pass) {
   });
 }
 
-/** The first row in which each strip fits beside those before it. */
-export function rows(strips, where) {
+/** The first row in which each strip, given as [start, end), fits beside those before it. */
+export function rows(strips) {
   const ends = []; // of each row, the column after its last strip
-  return strips.map(({ tokens }) => {
-    const columns = tokens.map((token) => token[where]);
-    let row = ends.findIndex((end) => end <= Math.min(...columns));
+  return strips.map(([start, end]) => {
+    let row = ends.findIndex((taken) => taken <= start);
     if (row < 0) row = ends.length;
-    ends[row] = Math.max(...columns) + 1;
+    ends[row] = end;
     return row;
   });
 }
@@ -91,13 +89,20 @@ function newChips(pass) {
   view.drawn = pass;
 }
 
-function place(strips, where, columns) {
-  const inRow = rows(strips, where);
-  return strips.map(({ position, tokens }, n) => {
-    const start = Math.min(...tokens.map((token) => token[where]));
-    const end = Math.max(...tokens.map((token) => token[where])) + 1;
+/** The columns that a strip takes, [start, end). */
+function extent({ tokens }, where) {
+  const columns = tokens.map((token) => token[where]);
+  return [Math.min(...columns), Math.max(...columns) + 1];
+}
+
+/** A grid of the columns [from, to): strips, and the output below; a strip that goes on in the next board is cut. */
+function board(pass, where, hidden, from, to) {
+  const cut = view.chips.map((strip) => [strip, ...extent(strip, where)]).filter(([, start, end]) => start < to && end > from)
+    .map(([strip, start, end]) => [strip, Math.max(start, from), Math.min(end, to)]);
+  const inRow = rows(cut.map(([, start, end]) => [start, end]));
+  const strips = cut.map(([{ position, tokens }, start, end], n) => {
     const strip = make("div", { className: "strip" });
-    strip.style.gridArea = `${inRow[n] + 1} / ${start + 1} / auto / ${end + 1}`;
+    strip.style.gridArea = `${inRow[n] + 1} / ${start - from + 1} / auto / ${end - from + 1}`;
     strip.dataset.position = position;
     for (let column = start; column < end; column++) {
       const here = tokens.filter((token) => token[where] === column).map((token) => token.element);
@@ -105,6 +110,42 @@ function place(strips, where, columns) {
     }
     return strip;
   });
+  const output = pass.output.slice(from, to).map(({ t, p, from: sources }, n) => {
+    const made = chip({ t, p: SPECIAL.has(t) ? null : p });
+    made.classList.add("out");
+    made.classList.toggle("hide", hidden.has(from + n));
+    made.style.gridArea = `${Math.max(-1, ...inRow) + 2} / ${n + 1}`;
+    made.dataset.from = (sources ?? []).map(([position]) => position).join(" ");
+    return made;
+  });
+  return make("div", { className: "board" }, ...strips, ...output);
+}
+
+/** Draw strips and output in one board, or in several below each other where one would be too wide. */
+function drawBoards(pass, where, hidden) {
+  const boards = id("boards");
+  const width = Math.max(pass.output.length, ...view.chips.map((strip) => extent(strip, where)[1]));
+  const whole = board(pass, where, hidden, 0, width);
+  boards.replaceChildren(whole);
+  const gap = parseFloat(getComputedStyle(whole).columnGap);
+  const cuts = [0];
+  let used = 0;
+  getComputedStyle(whole).gridTemplateColumns.split(" ").forEach((one, column) => {
+    used += parseFloat(one) + gap;
+    if (used - gap <= boards.clientWidth || column === cuts.at(-1)) return;
+    cuts.push(column);
+    used = parseFloat(one) + gap;
+  });
+  if (cuts.length > 1) boards.replaceChildren(...cuts.map((from, n) => board(pass, where, hidden, from, cuts[n + 1] ?? width)));
+}
+
+/** Give the boards of all stages of a pass one height, so that nothing below moves while it plays. */
+function keepHeight(pass) {
+  const boards = id("boards");
+  view.width = boards.clientWidth;
+  boards.style.minHeight = "";
+  const heights = ["raw", "column"].map((where) => (drawBoards(pass, where, new Set()), boards.offsetHeight));
+  boards.style.minHeight = `${Math.max(...heights)}px`;
 }
 
 function draw() {
@@ -115,20 +156,9 @@ function draw() {
   const strips = view.chips;
   const level = STAGES.indexOf(stage);
   const before = new Map(strips.flatMap(({ tokens }) => tokens.map(({ element }) => [element, element.getBoundingClientRect()])));
-  const tall = 1 + Math.max(...rows(strips, "raw"), ...rows(strips, "column")); // the board keeps its height
-  const board = id("board");
-  board.dataset.stage = stage;
-  board.style.gridTemplateRows = `repeat(${tall}, 2rem) auto`;
-  const hidden = stage === "mask" ? masked(pass, step.next) : new Set();
-  const output = pass.output.map(({ t, p, from }, column) => {
-    const made = chip({ t, p: SPECIAL.has(t) ? null : p });
-    made.classList.add("out");
-    made.classList.toggle("hide", hidden.has(column));
-    made.style.gridArea = `${tall + 1} / ${column + 1}`;
-    made.dataset.from = (from ?? []).map(([position]) => position).join(" ");
-    return made;
-  });
-  board.replaceChildren(...place(strips, level < 2 ? "raw" : "column"), ...output);
+  if (fresh) keepHeight(pass);
+  id("boards").dataset.stage = stage;
+  drawBoards(pass, level < 2 ? "raw" : "column", stage === "mask" ? masked(pass, step.next) : new Set());
   for (const { tokens } of strips)
     for (const { element, state } of tokens) {
       element.classList.toggle("lost", state === "lost" && level > 2);
@@ -156,17 +186,17 @@ function slide(before) {
   }
 }
 
-function drawConflict({ position, left, right, kept }) {
+function drawConflict({ piece, left, right, kept }) {
   const [won, lost] = kept === "left" ? [left, right] : [right, left];
   const words = (tokens) => tokens.join(" ") || "nothing";
-  return make("li", {}, make("b", {}, words(won)), " wins against ", make("s", {}, words(lost)), ` (piece ${position + 1})`);
+  return make("li", {}, make("b", {}, words(won)), " wins against ", make("s", {}, words(lost)), ` (piece ${piece + 1})`);
 }
 
 /** Show which pieces a token of the output comes from, and the reverse. */
 function light({ target }) {
   const chosen = target.closest?.("[data-from], [data-position]");
   const wanted = new Set((chosen?.dataset.from ?? chosen?.dataset.position ?? "").split(" "));
-  for (const one of document.querySelectorAll("#board .strip, #input .chip"))
+  for (const one of document.querySelectorAll("#boards .strip, #input .chip"))
     one.classList.toggle("lit", wanted.has(one.dataset.position));
 }
 
@@ -183,7 +213,7 @@ export function pause() {
 
 function tick() {
   if (view.at === view.steps.length - 1) return pause();
-  view.timer = setTimeout(() => { go(view.at + 1); tick(); }, PAUSE);
+  view.timer = setTimeout(() => { go(view.at + 1); tick(); }, view.pause);
 }
 
 /** Play from here, or from the beginning after the end; or pause. */
@@ -194,6 +224,11 @@ export function play() {
   view.started = true;
   id("play").textContent = "❚❚ Pause";
   tick();
+}
+
+/** How many ms a stage stays while playing. */
+export function setPause(pause) {
+  view.pause = pause;
 }
 
 export function step(by) {
@@ -245,7 +280,7 @@ export function show(fragments, times) {
     const words = passes.at(-1).output.map(({ t }) => t).filter((t) => !SPECIAL.has(t)).join("").replaceAll("▁", " ").trim();
     return new Option(`${n + 1}: ${words.length > 40 ? words.slice(0, 40) + "…" : words}`, n);
   }));
-  choice.hidden = choice.labels[0].hidden = view.fragments.length === 1;
+  id("choice").hidden = view.fragments.length === 1;
   drawTimes(times);
   choose(Math.min(view.fragment, view.fragments.length - 1));
 }
@@ -254,4 +289,10 @@ id("play").addEventListener("click", play);
 id("back").addEventListener("click", () => step(-1));
 id("forward").addEventListener("click", () => step(1));
 id("sentence").addEventListener("change", (event) => choose(Number(event.target.value)));
+new ResizeObserver(() => {
+  const width = id("boards").clientWidth;
+  if (!view.steps.length || !width || width === view.width) return;
+  view.drawn = null;
+  draw();
+}).observe(id("how-body"));
 for (const kind of ["pointerover", "click"]) id("how-body").addEventListener(kind, light);
