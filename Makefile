@@ -35,7 +35,7 @@ $(STAMP): pyproject.toml constraints.txt
 	fi; \
 	if ! $(BIN)/python -c '$(FITS)' >/dev/null 2>&1; then "$$chosen" -m venv --clear $(VENV); fi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[dev,paper,logs,plots,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[dev,paper,logs,plots,bench,serve]'
 	@touch $@
 
 demo: $(STAMP)

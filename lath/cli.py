@@ -27,6 +27,7 @@ from lath.config import (
     CompressSettings,
     EvaluateSettings,
     ExportSettings,
+    ServeSettings,
     ShortlistSettings,
     TrainSettings,
 )
@@ -41,6 +42,7 @@ from lath.verbs import (
     run_evaluate,
     run_export,
     run_prepare,
+    run_serve,
     run_shortlist,
     run_show,
     run_train,
@@ -83,6 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_making(verbs)
     _add_adapting(verbs)
     _add_translate(verbs)
+    _add_serve(verbs)
     _add_evaluate(verbs)
     _add_bench(verbs)
     _add_show(verbs)
@@ -221,6 +224,47 @@ def _add_translate(verbs: Any) -> None:
     _add_precision(translate)
     _add_engine(translate)
     _add_set(translate)
+
+
+def _add_serve(verbs: Any) -> None:
+    """The verb that answers over HTTP."""
+    serve = _verb(verbs, "serve", run_serve, "Translate over HTTP, with LibreTranslate's API and a page.",
+                  "lath serve de-en --port 5000 --api-key-file keys.txt")  # fmt: skip
+    serve.add_argument(
+        "models",
+        metavar="model",
+        type=Path,
+        nargs="*",
+        help=f"models of different language pairs (default: the bundled model {DEFAULT_MODEL})",
+    )
+    serve.add_argument("--host", default=ServeSettings.host, help=f"address to listen at; 0.0.0.0 is all {DEFAULT}")
+    serve.add_argument(
+        "--api-key-file", type=Path, metavar="FILE", help="keys, one a line; without it nobody needs a key"
+    )
+    for name, sentence in {
+        "port": "port to listen at; 0 takes a free one",
+        "max_wait_ms": "longest wait of a batch for company, under load",
+        "max_batch": "most sentences of a batch; 0 takes what suits the device",
+        "max_queue": "requests that may wait for a model",
+        "max_body": "bytes of a request",
+        "max_characters": "characters to translate in a request",
+        "rate": "requests a minute of a key or address; 0 is no limit",
+    }.items():
+        serve.add_argument(
+            _flag(name),
+            type=_count_or_0,
+            metavar="N",
+            default=getattr(ServeSettings, name),
+            help=f"{sentence} {DEFAULT}",
+        )
+    serve.add_argument(
+        "--cors",
+        metavar="ORIGIN",
+        default=ServeSettings.cors,
+        help="origin whose pages may ask, * for all (default: none)",
+    )
+    _add_threads(serve)
+    _add_device(serve)
 
 
 def _add_evaluate(verbs: Any) -> None:

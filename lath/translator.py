@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Unpack, overload
@@ -41,7 +41,7 @@ from lath.model.directory import LoadedModel, ModelInfo, is_exported, load_model
 from lath.model.network import Model
 from lath.model.padding import pad
 from lath.text.html import translate_html
-from lath.text.layout import split_text
+from lath.text.layout import Span, split_text
 from lath.text.plan import plan
 from lath.text.segment import split_long
 from lath.text.vocab import EOS, Vocab
@@ -266,16 +266,21 @@ class Translator:
         if not split:
             units = self._units(texts, settings, trace)
             return [self._without_invented(unit, text) for unit, text in zip(units, texts, strict=True)]
-        # A lone surrogate (from a broken file name or JSON) is no text, and cannot be written.
-        whole = [text.encode("utf-8", "replace").decode() for text in texts]
-        laid_out = [split_text(text, self.info.source_language) for text in whole]
+        laid_out = [self.lay_out(text) for text in texts]
         sentences = [span.text for spans in laid_out for span in spans if span.sentence]
         found = iter(self._sentences(sentences, settings, trace))
-        results = []
-        for spans in laid_out:
-            parts = [next(found) if span.sentence else Hypothesis(span.text, 0.0, 0, 0) for span in spans]
-            results.append(_together("".join(part.text for part in parts), parts))
-        return results
+        return [put_together(spans, found) for spans in laid_out]
+
+    def lay_out(self, text: str) -> list[Span]:
+        """The sentences of a text and what stands between them, for `translate_sentences` and `put_together`."""
+        # A lone surrogate (from a broken file name or JSON) is no text, and cannot be written.
+        return split_text(text.encode("utf-8", "replace").decode(), self.info.source_language)
+
+    def translate_sentences(
+        self, sentences: list[str], trace: bool = False, **options: Unpack[DecodeOptions]
+    ) -> list[Hypothesis]:
+        """The hypotheses of sentences that `lay_out` found, perhaps in several texts."""
+        return self._sentences(sentences, self.settings(**options), trace)
 
     def _sentences(self, sentences: list[str], settings: DecodeSettings, trace: bool) -> list[Hypothesis]:
         """Sentences, each in as many attempts as it needs to keep what must come through unchanged."""
@@ -360,6 +365,12 @@ def _text(line: str, number: int) -> str:
     if not isinstance(line, str):
         raise UserError(f"translate: item {number} is {shown(line)}, not a text; give a list of texts")
     return line
+
+
+def put_together(spans: Sequence[Span], found: Iterator[Hypothesis]) -> Hypothesis:
+    """The hypothesis of a text that was laid out; the next ones of `found` are those of its sentences."""
+    parts = [next(found) if span.sentence else Hypothesis(span.text, 0.0, 0, 0) for span in spans]
+    return _together("".join(part.text for part in parts), parts)
 
 
 class _Written(NamedTuple):

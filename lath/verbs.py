@@ -19,6 +19,7 @@ from lath.config import (
     DecodeOptions,
     DecodeSettings,
     EvaluateSettings,
+    ServeSettings,
     check_decode,
     load_recipe,
     merge_overrides,
@@ -201,6 +202,17 @@ def _with_bar(texts: Iterator[str], source: Path, arguments: argparse.Namespace)
     # Only a file can be read a second time; a pipe cannot.
     total = count_lines(source) if source.is_file() else None
     return watched(texts, "translating", total)
+
+
+def run_serve(arguments: argparse.Namespace) -> None:
+    """Text to text over HTTP."""
+    settings = ServeSettings(**{field.name: getattr(arguments, field.name) for field in fields(ServeSettings)})
+    models = [find_model(model) for model in arguments.models] or [default_model()]
+    try:
+        from lath.serve.server import serve
+    except ModuleNotFoundError as error:
+        raise UserError(f"lath serve needs {error.name}: pip install 'lath[serve]'") from None
+    serve(models, settings, arguments.device, arguments.threads, arguments.api_key_file)
 
 
 def run_evaluate(arguments: argparse.Namespace) -> None:

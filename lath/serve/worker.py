@@ -1,0 +1,125 @@
+"""The thread that translates with one model: it forms batches of what waits, and hands out the results."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import InvalidStateError
+from typing import cast
+
+from lath.config import DecodeOptions, ServeSettings
+from lath.serve.queue import Item, Job, Kind, Waiting, pause
+from lath.translator import Hypothesis, Translator
+
+WARM_UP = "Ja."
+WARM_TOKENS = 64
+"""On a GPU, sentences of up to so many tokens are recorded before the server is ready."""
+
+Translate = Callable[[list[str], Kind], list[Hypothesis]]
+Observe = Callable[[Sequence[Item], float], None]
+
+
+def translating(translator: Translator) -> Translate:
+    """How sentences of one kind are translated."""
+    return lambda sentences, kind: translator.translate_sentences(
+        sentences, kind.trace, **cast(DecodeOptions, dict(kind.options))
+    )
+
+
+class Worker:
+    """One model, the jobs that wait for it, and the thread that does them."""
+
+    def __init__(self, translator: Translator, settings: ServeSettings, observe: Observe = lambda *_: None) -> None:
+        """`observe` is called after each batch, with the seconds it took."""
+        self.translator, self.waiting, self._observe = translator, Waiting(settings.max_queue), observe
+        self._translate = translating(translator)
+        self._most = settings.max_batch or translator.settings().batch_sentences
+        self._longest_pause = settings.max_wait_ms / 1000
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="translate", daemon=True)
+        self.ready = threading.Event()
+        """Set when the model is warm."""
+        self.pace = 0.0
+        """Seconds that a job has taken lately, on average."""
+
+    def start(self) -> None:
+        """Warm up, then translate what comes."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish what waits, and end the thread."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join()
+
+    def submit(self, job: Job, accepted: bool = False) -> None:
+        """Let a job wait for its turn, as `Waiting.add` does; `job.done` gets its hypotheses."""
+        with self._changed:
+            self.waiting.add(job, accepted)
+            self._changed.notify()
+
+    def cancel(self, job: Job) -> None:
+        """Give up a job; what is being translated of it is thrown away."""
+        with self._changed:
+            self.waiting.drop(job)
+        job.done.cancel()
+
+    def _run(self) -> None:
+        self.translator.warm_up(WARM_TOKENS)
+        self._translate([WARM_UP], Kind())
+        self.ready.set()
+        last_jobs, ended = 0, 0.0
+        while batch := self._next_batch(last_jobs, ended):
+            begun = time.monotonic()
+            for item in batch:
+                item.job.begun = item.job.begun or begun
+            self._do(batch)
+            last_jobs, ended = len({item.job for item in batch}), time.monotonic()
+            self.pace = 0.9 * self.pace + 0.1 * (ended - begun) / last_jobs
+            self._observe(batch, ended - begun)
+
+    def _next_batch(self, last_jobs: int, ended: float) -> list[Item]:
+        """The next batch, when there is one; empty when the worker is stopped and all is done."""
+        with self._changed:
+            while True:
+                if not self.waiting:
+                    if self._stopping:
+                        return []
+                    self._changed.wait()
+                elif wait := pause(len(self.waiting), last_jobs, time.monotonic() - ended, self._longest_pause):
+                    self._changed.wait(wait)
+                else:
+                    return self.waiting.take(self._most)
+
+    def _do(self, batch: list[Item]) -> None:
+        """Translate a batch and finish the jobs that are complete."""
+        jobs = {item.job for item in batch}
+        try:
+            found = self._translate([item.text for item in batch], batch[0].job.kind)
+        except Exception as error:
+            if len(jobs) == 1:
+                with self._changed:
+                    self.waiting.drop(batch[0].job)
+                _settle(batch[0].job, error)
+            else:  # one request's text must not be another's failure
+                for job in jobs:
+                    self._do([item for item in batch if item.job is job])
+            return
+        for (job, place), hypothesis in zip(batch, found, strict=True):
+            job.results[place] = hypothesis
+        for job in jobs:
+            if len(job.results) == len(job.sentences):
+                _settle(job, [job.results[place] for place in range(len(job.sentences))])
+
+
+def _settle(job: Job, outcome: list[Hypothesis] | Exception) -> None:
+    try:
+        if isinstance(outcome, Exception):
+            job.done.set_exception(outcome)
+        else:
+            job.done.set_result(outcome)
+    except InvalidStateError:  # cancelled meanwhile
+        pass
