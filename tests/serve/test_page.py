@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from browser import CHROMIUM, Browser
-from serve.stub import HOSTILE, Stub, serving
+from page_stub import HOSTILE, Stub, serving
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (apt-get install chromium)")
 
@@ -20,10 +24,10 @@ ALT, CTRL = 1, 2
 class Page:
     """The page in a browser, as a person uses it."""
 
-    def __init__(self, browser: Browser, stub: Stub) -> None:
+    def __init__(self, browser: Browser, stub: Stub, address: str = "") -> None:
         self.browser, self.stub = browser, stub
         self.run, self.wait = browser.run, browser.wait
-        self.address = f"http://127.0.0.1:{stub.server_port}/"
+        self.address = address or f"http://127.0.0.1:{stub.server_port}/"
 
     def open(self, fragment: str = "") -> None:
         """Load the page afresh."""
@@ -56,6 +60,15 @@ class Page:
         """Press a button."""
         self.run(f"document.getElementById('{name}').click()")
 
+    def drop(self, name: str, content: str) -> None:
+        """Drop a file somewhere on the page."""
+        self.run(f"""(() => {{
+            const data = new DataTransfer();
+            data.items.add(new File([{json.dumps(content)}], {name!r}));
+            for (const kind of ['dragenter', 'dragover', 'drop'])
+                document.body.dispatchEvent(new DragEvent(kind, {{ dataTransfer: data, bubbles: true, cancelable: true }}));
+        }})()""")
+
     def texts(self, selector: str) -> list[str]:
         """What the elements of a selector say."""
         return list(self.run(f"[...document.querySelectorAll({selector!r})].map(one => one.textContent.trim())"))
@@ -82,7 +95,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Browser, S
 def page(parts: tuple[Browser, Stub]) -> Iterator[Page]:
     """The page freshly opened; whatever a test does, it logs no error and asks no other host."""
     browser, stub = parts
-    stub.both_directions, stub.delays = True, {}
+    stub.both_directions, stub.delays, stub.key = True, {}, ""
     stub.asked.clear()
     browser.show_as(1400, 900, "light")
     page = Page(browser, stub)
@@ -183,6 +196,17 @@ def test_a_busy_server_is_asked_again_and_errors_are_shown(page: Page) -> None:
     page.browser.errors.clear()
 
 
+def test_a_key_is_asked_for_where_the_server_needs_one(page: Page) -> None:
+    assert page.run("document.getElementById('key').hidden")
+    page.stub.key = "geheim"
+    page.open("#de-en|Hallo")
+    page.shows("#state", "wrong or missing api_key")
+    page.set("key", "geheim")
+    page.shows("#result", "HALLO")
+    assert len(page.browser.errors) == 1
+    page.browser.errors.clear()
+
+
 def stage(page: Page) -> tuple[str, str]:
     """The pressed pass and the drawn stage."""
     (number,) = page.texts("#pass-tabs [aria-pressed='true']")
@@ -203,7 +227,7 @@ def test_passes_are_drawn_and_stepped_through(page: Page) -> None:
     assert page.texts(".lost .word")[:1] == ["▁cat"]
     assert page.texts("#conflicts li") == ["▁dog wins against ▁cat (piece 3)"]
     assert column(page, "▁cat") == pytest.approx(column(page, "▁dog"), abs=20)  # one column
-    assert [row.split() for row in page.texts("#times dt")] == [["queue"], ["decode"], ["network", "and", "page"]]
+    assert [row.split() for row in page.texts("#times dt")] == [["queue"], ["translate"], ["network", "and", "page"]]
     assert page.texts("#times dd")[:2] == ["0.5", "12.0"]
     seen = []
     page.click("back")
@@ -265,14 +289,7 @@ def test_a_wide_board_continues_below(page: Page) -> None:
 def test_files_are_dropped_or_chosen(page: Page, tmp_path: Path) -> None:
     page.open("#de-en|")
     page.stub.uploads.clear()
-    dropped = base64.b64encode("Schöne Grüße".encode()).decode()
-    page.run(f"""(() => {{
-        const data = new DataTransfer();
-        const bytes = Uint8Array.from(atob('{dropped}'), (letter) => letter.charCodeAt(0));
-        data.items.add(new File([bytes], 'brief.1.txt', {{ type: 'text/plain' }}));
-        for (const kind of ['dragenter', 'dragover', 'drop'])
-            document.body.dispatchEvent(new DragEvent(kind, {{ dataTransfer: data, bubbles: true, cancelable: true }}));
-    }})()""")
+    page.drop("brief.1.txt", "Schöne Grüße")
     page.shows("#files li:first-child", "brief.1.en.txt")
     assert "Schöne Grüße".encode() in page.stub.uploads[0]
     assert b'name="target"\r\n\r\nen\r\n' in page.stub.uploads[0]
@@ -385,3 +402,48 @@ def test_contrast(page: Page, scheme: str) -> None:
     found = page.run(CONTRAST)
     assert len(found) > 40
     assert [text for ratio, text in found if ratio < 4.5] == []
+
+
+@pytest.fixture
+def real(parts: tuple[Browser, Stub]) -> Iterator[Page]:
+    """The page of `lath serve` itself, with the bundled model."""
+    pytest.importorskip("fastapi", reason="the extra serve is not installed")
+    command = [sys.executable, "-m", "lath", "serve", "de-en", "--port", "0", "--device", "cpu", "--threads", "1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        try:
+            found = re.search(r"http://127[.]0[.]0[.]1:[0-9]+", line := server.stderr.readline())
+            assert found, line + server.stderr.read()
+            browser, stub = parts
+            browser.requests.clear()
+            page = Page(browser, stub, found[0] + "/")
+            page.open()
+            yield page
+            assert browser.errors == []
+            assert [request for request in browser.requests if not request.startswith((page.address, "about:blank"))] == []
+        finally:
+            server.send_signal(signal.SIGTERM)
+
+
+def test_the_server_itself(real: Page) -> None:
+    real.type("Guten Morgen. Die alte Brücke ist wieder offen.")
+    real.wait("document.getElementById('result').textContent.startsWith('Good morning. The old bridge')")
+    assert real.texts("#detected")[0].startswith("Detected: German")
+    assert real.texts("#switch-reason") == ["This server does not translate from English to German."]
+    real.chord(ALT, "KeyH", "h")
+    real.wait("document.querySelector('#boards .strip') !== null")
+    assert len(real.texts("#sentence option")) == 2
+    assert real.texts("#pass-tabs button") == ["1", "2", "3", "4"]
+    output = real.texts(".out .word")
+    assert output[0] == "<s>"
+    assert output[-1] == "</s>"
+    assert "".join(output[1:-1]).replace("▁", " ").strip() == "Good morning."
+    assert {"queue", "translate", "network and page"} <= set(real.texts("#times dt"))
+    real.run("import('./static/how.js').then(how => how.setPause(5))")
+    real.click("play")
+    real.wait("document.getElementById('forward').disabled")
+    assert stage(real) == ("4", "merge")
+    real.drop("seite.html", "<p>Guten Morgen.</p>")
+    real.wait("document.querySelector('#files a') !== null")
+    link = real.run("document.querySelector('#files a').href")
+    assert base64.b64decode(link.partition(",")[2]) == b"<p>Good morning.</p>"

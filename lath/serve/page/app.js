@@ -4,6 +4,7 @@ import { id, make } from "./dom.js";
 import * as how from "./how.js";
 
 const AUTO = "auto";
+const PAUSE = 150; // ms without a key until a text is translated
 const LONGEST_LINK = 2000; // characters of text that a link holds
 const SURE = 50; // % from which a detected language may change the target
 const state = { languages: [], settings: {}, detected: null, chosen: false, timer: 0 };
@@ -87,20 +88,20 @@ function draw(found, whole) {
   offerSwitch();
   if (!found) say("");
   const hypothesis = found?.lath?.hypotheses?.[0];
-  const times = found?.lath?.ms ?? {};
-  const inside = Object.values(times).flat().reduce((sum, ms) => sum + ms, 0);
+  const { total = 0, ...times } = found?.lath?.ms ?? {};
   if (found) {
-    const notes = [same ? `The text is in ${named(language).name} already.` : `${Math.round(whole)} ms`];
+    const notes = [`${Math.round(whole)} ms`];
+    if (same) notes[0] = `The text is in ${named(language).name} already.`;
+    else if (hypothesis?.copied) notes.push("parts came through unchanged");
     if (hypothesis?.doubtful) notes.push("doubtful: let a person check it");
-    if (hypothesis?.copied) notes.push("parts came through unchanged");
     say(notes.join(" · "));
   }
-  how.show(hypothesis?.passes, { ...times, "network and page": Math.max(0, whole - inside) });
+  how.show(hypothesis?.passes, { ...times, "network and page": Math.max(0, whole - total) });
 }
 
 function soon() {
   clearTimeout(state.timer);
-  state.timer = setTimeout(translate, state.settings.frontendTimeout ?? 200);
+  state.timer = setTimeout(translate, PAUSE);
 }
 
 /** Copy a text; without a secure connection browsers copy only what is selected. */
@@ -222,7 +223,7 @@ async function start() {
   }
   for (const part of [id("key"), id("key").labels[0]]) part.hidden = !state.settings.keyRequired;
   fill(source, [{ code: AUTO, name: "Detect language" }, ...state.languages.filter((language) => language.targets.length)]);
-  offerTargets();
+  offerTargets(state.settings.language?.target.code);
   readAddress();
   document.documentElement.dataset.ready = "yes";
 }

@@ -62,6 +62,8 @@ class Stub(ThreadingHTTPServer):
         self.both_directions = True
         self.delays: dict[str, float] = {}
         """Seconds until a text is answered; others are answered at once."""
+        self.key = ""
+        """Requests without this one are refused."""
         self.failures: list[tuple[int, str, dict[str, str]]] = []
         """Status, message and headers of the next answers to /translate."""
         self.asked: list[dict[str, Any]] = []
@@ -76,7 +78,7 @@ class Stub(ThreadingHTTPServer):
             answer["detectedLanguage"] = {"language": "de", "confidence": 93.0}
         traced = [passes(), passes()[:1]] if asked.get("trace") else []
         hypothesis = {"text": answer["translatedText"], "score": -0.6, "doubtful": True, "copied": False, "passes": traced}
-        return answer | {"lath": {"ms": {"queue": 0.5, "decode": 12.0}, "hypotheses": [hypothesis]}}
+        return answer | {"lath": {"ms": {"queue": 0.5, "translate": 12.0, "total": 12.6}, "hypotheses": [hypothesis]}}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -107,7 +109,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/languages":
             self.reply(languages)
         elif self.path == "/frontend/settings":
-            self.reply({"charLimit": 2000, "frontendTimeout": 50, "keyRequired": False})
+            self.reply({"charLimit": 2000, "keyRequired": bool(self.server.key)})
         elif file.is_file():
             self.reply(file.read_bytes(), KINDS[file.suffix])
         else:
@@ -122,6 +124,8 @@ class Handler(BaseHTTPRequestHandler):
         elif self.server.failures:
             status, message, headers = self.server.failures.pop(0)
             self.reply({"error": message}, status=status, **headers)
+        elif json.loads(body).get("api_key", "") != self.server.key:
+            self.reply({"error": "wrong or missing api_key"}, status=403)
         else:
             self.reply(self.server.translated(json.loads(body)))
 
