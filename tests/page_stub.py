@@ -15,7 +15,7 @@ import lath
 
 PAGE = Path(lath.__file__).parent / "serve" / "page"
 KINDS = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'none'"
+POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'"
 HOSTILE = "<img src=x onerror=window.hacked=1>"
 
 
@@ -42,7 +42,12 @@ def passes() -> list[dict[str, Any]]:
     first = {"input": [None] * 4, "pieces": pieces, "output": output, "masked": [2], "conflicts": [conflict]}
     again = {
         "input": ["<s>", "▁the", None, "▁barks"],
-        "pieces": [pieces[0], tokens(("▁the", 0.8), (HOSTILE, 0.6)), tokens((HOSTILE, 0.4), ("▁barks", 0.5)), pieces[3]],
+        "pieces": [
+            pieces[0],
+            tokens(("▁the", 0.8), (HOSTILE, 0.6)),
+            tokens((HOSTILE, 0.4), ("▁barks", 0.5)),
+            pieces[3],
+        ],
         "output": [
             {**token, "t": HOSTILE, "from": [[1, 1], [2, 0]]} if token["t"] == "▁dog" else token for token in output
         ],
@@ -62,6 +67,8 @@ class Stub(ThreadingHTTPServer):
         self.both_directions = True
         self.delays: dict[str, float] = {}
         """Seconds until a text is answered; others are answered at once."""
+        self.traced = [passes(), passes()[:1]]
+        """The passes of two fragments, for requests that ask for them."""
         self.key = ""
         """Requests without this one are refused."""
         self.failures: list[tuple[int, str, dict[str, str]]] = []
@@ -76,8 +83,13 @@ class Stub(ThreadingHTTPServer):
         answer: dict[str, Any] = {"translatedText": asked["q"].upper()}
         if asked["source"] == "auto":
             answer["detectedLanguage"] = {"language": "de", "confidence": 93.0}
-        traced = [passes(), passes()[:1]] if asked.get("trace") else []
-        hypothesis = {"text": answer["translatedText"], "score": -0.6, "doubtful": True, "copied": False, "passes": traced}
+        hypothesis = {
+            "text": answer["translatedText"],
+            "score": -0.6,
+            "doubtful": True,
+            "copied": False,
+            "passes": self.traced if asked.get("trace") else [],
+        }
         return answer | {"lath": {"ms": {"queue": 0.5, "translate": 12.0, "total": 12.6}, "hypotheses": [hypothesis]}}
 
 

@@ -1,4 +1,4 @@
-"""The page of the translation server in a real browser: it translates, switches, plays passes, and asks no other host."""
+"""The page of the translation server in a real browser: it translates, switches, plays passes, asks no other host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import pytest
 from browser import CHROMIUM, Browser
-from page_stub import HOSTILE, Stub, serving
+from page_stub import HOSTILE, Stub, passes, serving, tokens
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (apt-get install chromium)")
 
@@ -42,7 +42,7 @@ class Page:
     def translate(self, text: str) -> None:
         """Type a text and wait for its translation."""
         self.type(text)
-        self.shows("#result", text.upper())
+        self.shows("#result", text.upper().strip())
 
     def chord(self, modifiers: int, code: str, key: str) -> None:
         """A key together with Alt or Ctrl."""
@@ -65,9 +65,14 @@ class Page:
         self.run(f"""(() => {{
             const data = new DataTransfer();
             data.items.add(new File([{json.dumps(content)}], {name!r}));
+            const options = {{ dataTransfer: data, bubbles: true, cancelable: true }};
             for (const kind of ['dragenter', 'dragover', 'drop'])
-                document.body.dispatchEvent(new DragEvent(kind, {{ dataTransfer: data, bubbles: true, cancelable: true }}));
+                document.body.dispatchEvent(new DragEvent(kind, options));
         }})()""")
+
+    def asked_only_its_server(self) -> bool:
+        """Whether every request went to the server that the page came from."""
+        return all(request.startswith((self.address, "about:blank")) for request in self.browser.requests)
 
     def texts(self, selector: str) -> list[str]:
         """What the elements of a selector say."""
@@ -95,7 +100,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Browser, S
 def page(parts: tuple[Browser, Stub]) -> Iterator[Page]:
     """The page freshly opened; whatever a test does, it logs no error and asks no other host."""
     browser, stub = parts
-    stub.both_directions, stub.delays, stub.key = True, {}, ""
+    stub.both_directions, stub.delays, stub.key, stub.traced = True, {}, "", [passes(), passes()[:1]]
     stub.asked.clear()
     browser.show_as(1400, 900, "light")
     page = Page(browser, stub)
@@ -103,18 +108,21 @@ def page(parts: tuple[Browser, Stub]) -> Iterator[Page]:
     yield page
     assert page.run("window.hacked") is None
     assert browser.errors == []
-    assert [request for request in browser.requests if not request.startswith((page.address, "about:blank"))] == []
+    assert page.asked_only_its_server()
 
 
 def test_it_translates_while_one_types(page: Page) -> None:
     page.translate("Guten")
     page.translate("Guten Morgen.\n\n- Tag")
     assert page.texts("#detected") == ["Detected: German (93 %)"]
-    assert page.texts("#count") == ["20 of 2000 characters"]
     assert page.texts("#state")[0].endswith("doubtful: let a person check it")
     assert page.stub.asked[-1] == {
-        "q": "Guten Morgen.\n\n- Tag", "format": "text", "source": "auto", "target": "en", "iterations": 4, "trace": False
+        "q": "Guten Morgen.\n\n- Tag", "format": "text", "source": "auto", "target": "en",
+        "iterations": 4, "trace": False,
     }  # fmt: skip
+    assert page.texts("#count") == [""]
+    page.translate("ja " * 600)
+    assert page.texts("#count") == ["1800 of 2000 characters"]
     page.type(" ")
     page.shows("#result", "")
     assert page.run("document.getElementById('copy').disabled")
@@ -227,7 +235,7 @@ def test_passes_are_drawn_and_stepped_through(page: Page) -> None:
     assert page.texts(".lost .word")[:1] == ["▁cat"]
     assert page.texts("#conflicts li") == ["▁dog wins against ▁cat (piece 3)"]
     assert column(page, "▁cat") == pytest.approx(column(page, "▁dog"), abs=20)  # one column
-    assert [row.split() for row in page.texts("#times dt")] == [["queue"], ["translate"], ["network", "and", "page"]]
+    assert [row.split() for row in page.texts("#times dt")] == [["queue"], ["translate"], ["everything", "else"]]
     assert page.texts("#times dd")[:2] == ["0.5", "12.0"]
     seen = []
     page.click("back")
@@ -252,6 +260,30 @@ def test_passes_are_drawn_and_stepped_through(page: Page) -> None:
     page.set("sentence", 1)
     assert page.texts("#pass-tabs button") == ["1"]
     assert page.texts("#sentence option") == [f"1: the{HOSTILE} barks"[:43] + "…", "2: the dog barks"]
+
+
+def test_a_token_shows_the_pieces_that_it_comes_from(page: Page) -> None:
+    page.explain()
+    page.run("document.querySelectorAll('.out')[1].dispatchEvent(new Event('pointerover', { bubbles: true }))")
+    assert page.run("[...document.querySelectorAll('.lit')].map(one => one.dataset.position)") == ["0", "1", "0", "1"]
+    page.run("document.querySelector('#times').dispatchEvent(new Event('pointerover', { bubbles: true }))")
+    assert page.texts(".lit") == []
+
+
+def test_models_without_pieces(page: Page) -> None:
+    filled = [{**token, "from": [[place, 0]]} for place, token in enumerate(tokens(("▁the", 1.0), ("▁dog", 0.7)))]
+    page.stub.traced = [[{
+        "input": ["▁the", None], "pieces": [[filled[0]], [filled[1]]], "output": filled, "masked": [], "conflicts": []
+    }]]  # fmt: skip
+    page.explain()  # CMLM
+    assert page.texts("#step") == ["Pass 1 of 1: the tokens fill the masks."]
+    page.click("back")
+    assert stage(page) == ("1", "pieces")
+    assert page.texts("#step") == ["Pass 1 of 1: it writes a token at every position at once."]
+    page.stub.traced = []
+    page.translate("Wort für Wort")  # AT
+    assert page.run("document.getElementById('how-body').hidden")
+    assert page.texts("#how-empty")[0].startswith("No passes to show")
 
 
 def test_play_pause_and_reduced_motion(page: Page) -> None:
@@ -388,7 +420,8 @@ CONTRAST = """(() => {
         const said = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
         if (!said || !element.checkVisibility({ visibilityProperty: true }) || element.closest(':disabled')) continue;
         const [one, other] = [light(rgba(getComputedStyle(element).color)), light(behind(element))];
-        found.push([(Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05), element.className + ' ' + element.textContent]);
+        const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+        found.push([ratio, element.className + ' ' + element.textContent]);
     }
     return found;
 })()"""
@@ -420,7 +453,7 @@ def real(parts: tuple[Browser, Stub]) -> Iterator[Page]:
             page.open()
             yield page
             assert browser.errors == []
-            assert [request for request in browser.requests if not request.startswith((page.address, "about:blank"))] == []
+            assert page.asked_only_its_server()
         finally:
             server.send_signal(signal.SIGTERM)
 
@@ -438,7 +471,7 @@ def test_the_server_itself(real: Page) -> None:
     assert output[0] == "<s>"
     assert output[-1] == "</s>"
     assert "".join(output[1:-1]).replace("▁", " ").strip() == "Good morning."
-    assert {"queue", "translate", "network and page"} <= set(real.texts("#times dt"))
+    assert {"queue", "translate", "everything else"} <= set(real.texts("#times dt"))
     real.run("import('./static/how.js').then(how => how.setPause(5))")
     real.click("play")
     real.wait("document.getElementById('forward').disabled")

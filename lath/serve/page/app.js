@@ -53,7 +53,7 @@ const ask = latest(async (signal, q, extra) => (q.trim() ? post("translate", { q
 async function translate() {
   clearTimeout(state.timer);
   const [q, limit, begin] = [text.value, state.settings.charLimit, performance.now()];
-  id("count").textContent = limit > 0 ? `${q.length} of ${limit} characters` : "";
+  id("count").textContent = q.length > 0.8 * limit ? `${q.length} of ${limit} characters` : "";
   result.setAttribute("aria-busy", "true");
   const { found, failure } = await ask(q, { iterations: Number(id("passes").value), trace: id("how").open });
   if (found === undefined && !failure) return; // a newer question is on its way
@@ -96,7 +96,7 @@ function draw(found, whole) {
     if (hypothesis?.doubtful) notes.push("doubtful: let a person check it");
     say(notes.join(" · "));
   }
-  how.show(hypothesis?.passes, { ...times, "network and page": Math.max(0, whole - total) });
+  how.show(hypothesis?.passes, { ...times, "everything else": Math.max(0, whole - total) });
 }
 
 function soon() {
@@ -104,10 +104,10 @@ function soon() {
   state.timer = setTimeout(translate, PAUSE);
 }
 
-/** Copy a text; without a secure connection browsers copy only what is selected. */
 async function copy(words, button) {
-  if (navigator.clipboard) await navigator.clipboard.writeText(words);
-  else {
+  try {
+    await navigator.clipboard.writeText(words);
+  } catch { // without a secure connection a page may copy only what is selected
     const held = make("textarea", { value: words, className: "unseen" });
     document.body.append(held);
     held.select();
@@ -181,9 +181,9 @@ const KEYS = {
   KeyC: () => id("copy").click(),
   KeyL: () => id("share").click(),
   KeyH: () => (id("how").open = !id("how").open),
-  KeyP: how.play,
-  KeyJ: () => how.step(-1),
-  KeyK: () => how.step(1),
+  KeyP: () => id("how").open && how.play(),
+  KeyJ: () => id("how").open && how.step(-1),
+  KeyK: () => id("how").open && how.step(1),
 };
 
 function press(event) {

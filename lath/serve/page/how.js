@@ -55,19 +55,22 @@ function chip({ t, p }) {
   return made;
 }
 
+/** Whether the pieces are single tokens (CMLM), so that there is nothing to align. */
+const isSingle = (pass) => pass.pieces.every((piece) => piece.length === 1);
 const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 
 function describe({ stage, pass, number, of, next }) {
+  const single = isSingle(pass);
   const masks = pass.input.filter((token) => token === null).length;
   const what = {
     input: () => number === 1
       ? `the decoder reads ${plural(masks, "mask")}: places for words that are not known yet.`
       : `the decoder reads the text again; ${plural(masks, "token")} of it ${masks === 1 ? "is" : "are"} masked.`,
-    pieces: () => pass.pieces[0].length === 1
+    pieces: () => single
       ? "it writes a token at every position at once."
       : `it writes a piece of ${pass.pieces[0].length} tokens at every position at once. Neighbours overlap.`,
     align: () => "the pieces slide until the tokens they share stand in one column.",
-    merge: () => "tokens in one column become one; where pieces contradict each other, the surer one wins.",
+    merge: () => single ? "the tokens fill the masks." : "tokens in one column become one; where pieces contradict each other, the surer one wins.",
     mask: () => `the least certain ${plural(masked(pass, next).size, "token")} will be masked and written again.`,
   }[stage]();
   return `Pass ${number} of ${of}: ${what}`;
@@ -76,8 +79,7 @@ function describe({ stage, pass, number, of, next }) {
 /** The steps of a fragment: each pass in its stages. */
 function stepsOf(passes) {
   return passes.flatMap((pass, n) => {
-    const single = pass.pieces.every((piece) => piece.length === 1); // CMLM: nothing to align
-    return STAGES.filter((stage) => !(single && stage === "align") && !(stage === "mask" && n + 1 === passes.length))
+    return STAGES.filter((stage) => !(isSingle(pass) && stage === "align") && !(stage === "mask" && n + 1 === passes.length))
       .map((stage) => ({ stage, pass, number: n + 1, of: passes.length, next: passes[n + 1] }));
   });
 }
@@ -144,7 +146,11 @@ function keepHeight(pass) {
   const boards = id("boards");
   view.width = boards.clientWidth;
   boards.style.minHeight = "";
-  const heights = ["raw", "column"].map((where) => (drawBoards(pass, where, new Set()), boards.offsetHeight));
+  const heights = [["pieces", "raw"], ["merge", "column"]].map(([stage, where]) => {
+    boards.dataset.stage = stage;
+    drawBoards(pass, where, new Set());
+    return boards.offsetHeight;
+  });
   boards.style.minHeight = `${Math.max(...heights)}px`;
 }
 
