@@ -106,7 +106,7 @@ class Server:
     @property
     def ready(self) -> bool:
         """Whether every model is warm."""
-        return all(worker.ready.is_set() for worker in self.workers.values())
+        return all(worker.ready.is_set() and worker.alive for worker in self.workers.values())
 
     @property
     def codes(self) -> list[str]:
@@ -363,6 +363,7 @@ def make_app(server: Server) -> ASGIApp:
     """The application: routes within the guard."""
     app = FastAPI(title="lath", version=__version__, docs_url=None, redoc_url=None, description=DESCRIPTION)
     app.add_exception_handler(StarletteHTTPException, _refuse)
+    app.add_exception_handler(Exception, _fail)
     _add_translation(app, server)
     _add_information(app, server)
     app.mount("/static", StaticFiles(directory=PAGE, check_dir=False))
@@ -377,6 +378,10 @@ async def _refuse(request: Request, error: Exception) -> Response:
     """Every error has the same shape."""
     assert isinstance(error, StarletteHTTPException)
     return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)
+
+
+async def _fail(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": "the server has failed on this request"}, 500)
 
 
 def _takes(model: type[BaseModel], *kinds: str, file: bool = False) -> dict[str, Any]:

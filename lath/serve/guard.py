@@ -1,4 +1,4 @@
-"""What surrounds every request: security headers, metrics, and an answer without details if the server has a defect."""
+"""What surrounds every request: security headers, metrics, and the report of a defect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 import traceback
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; " \
@@ -32,6 +31,7 @@ class Metrics:
         """Everything at 0."""
         self.registry = registry = CollectorRegistry()
         self.requests = Counter("lath_requests", "Requests", ["route", "status"], registry=registry)
+        self.open = Gauge("lath_open_requests", "Requests that are being answered", registry=registry)
         self.seconds = Histogram("lath_request_seconds", "Seconds of a request", ["route"], registry=registry)
         self.waiting = Gauge("lath_waiting_requests", "Requests in the queue of a model", ["model"], registry=registry)
         self.batch = Histogram(
@@ -65,12 +65,13 @@ class Guard:
                 message["headers"] = [*message["headers"], *HEADERS]
             await send(message)
 
+        self.metrics.open.inc()
         try:
             await self.app(scope, receive, guarded)
-        except Exception as error:
+        except Exception as error:  # answered already, without details
             _report(error)
-            if not status:
-                await JSONResponse({"error": "the server has failed on this request"}, 500)(scope, receive, guarded)
+        finally:
+            self.metrics.open.dec()
         route = getattr(scope.get("route"), "path", "other")
         self.metrics.requests.labels(route, status).inc()
         self.metrics.seconds.labels(route).observe(time.perf_counter() - begun)

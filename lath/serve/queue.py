@@ -6,6 +6,7 @@ want the same settings, from all clients and all their requests in turn, so nobo
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
@@ -102,7 +103,7 @@ class Waiting:
         share = max(SHARE, most // SHARE)
         in_turn = _in_turn(
             _in_turn(
-                (Item(job, place) for place in itertools.islice(job.waiting, share))
+                map(functools.partial(Item, job), itertools.islice(job.waiting, share))
                 for job in jobs
                 if job.kind == turn.kind
             )

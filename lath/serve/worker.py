@@ -44,6 +44,11 @@ class Worker:
         self.pace = 0.0
         """Seconds that a job has taken lately, on average."""
 
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
     def start(self) -> None:
         """Warm up, then translate what comes."""
         self._thread.start()
