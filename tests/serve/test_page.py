@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -15,6 +11,8 @@ from urllib.parse import quote
 import pytest
 from browser import CHROMIUM, Browser
 from page_stub import HOSTILE, Stub, passes, serving, tokens
+
+import lath
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (apt-get install chromium)")
 
@@ -439,23 +437,30 @@ def test_contrast(page: Page, scheme: str) -> None:
 
 @pytest.fixture
 def real(parts: tuple[Browser, Stub]) -> Iterator[Page]:
-    """The page of `lath serve` itself, with the bundled model."""
+    """The page of the server itself, with the bundled model."""
     pytest.importorskip("fastapi", reason="the extra serve is not installed")
-    command = [sys.executable, "-m", "lath", "serve", "de-en", "--port", "0", "--device", "cpu", "--threads", "1"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
-        try:
-            found = re.search(r"http://127[.]0[.]0[.]1:[0-9]+", line := server.stderr.readline())
-            assert found, line + server.stderr.read()
-            browser, stub = parts
-            browser.requests.clear()
-            page = Page(browser, stub, found[0] + "/")
-            page.open()
-            yield page
-            assert browser.errors == []
-            assert page.asked_only_its_server()
-        finally:
-            server.send_signal(signal.SIGTERM)
+    from serving import listening
+
+    from lath.config import ServeSettings
+    from lath.serve.app import Server
+    from lath.serve.guard import Metrics
+    from lath.serve.limits import Keys
+    from lath.serve.worker import Worker
+
+    settings = ServeSettings()
+    worker = Worker(lath.load("de-en", device="cpu", threads=1), settings)
+    worker.start()
+    assert worker.ready.wait(60)
+    browser, stub = parts
+    browser.requests.clear()
+    with listening(Server({("de", "en"): worker}, settings, Keys([]), Metrics())) as address:
+        page = Page(browser, stub, address + "/")
+        page.open()
+        yield page
+        assert browser.errors == []
+        assert page.asked_only_its_server()
+        page.browser.call("Page.navigate", url="about:blank")
+    worker.stop()
 
 
 def test_the_server_itself(real: Page) -> None:
