@@ -133,7 +133,7 @@ class Browser:
 
     def wait(self, condition: str) -> None:
         """Wait until an expression is true."""
-        self.until(lambda: bool(self.run(condition)), condition)
+        self.until(lambda: bool(self.run(f"!!({condition})")), condition)
 
     def until(self, done: Callable[[], bool], what: str) -> None:
         """Wait until a function returns True."""
