@@ -161,7 +161,7 @@ def test_the_direction_is_switched_if_the_server_has_the_other(page: Page) -> No
     assert page.texts("#switch-reason") == ["The direction can be switched when the language is known."]
     page.translate("Hallo")
     page.click("switch")
-    page.shows("#result", "HALLO")
+    page.browser.until(lambda: page.stub.asked[-1]["source"] == "en", "the other direction is asked for")
     assert page.run("[source, target, text].map(control => control.value)") == ["en", "de", "HALLO"]
     assert {name: page.stub.asked[-1][name] for name in ("q", "source", "target")} == {
         "q": "HALLO", "source": "en", "target": "de"
@@ -258,6 +258,20 @@ def test_passes_are_drawn_and_stepped_through(page: Page) -> None:
     page.set("sentence", 1)
     assert page.texts("#pass-tabs button") == ["1"]
     assert page.texts("#sentence option") == [f"1: the{HOSTILE} barks"[:43] + "…", "2: the dog barks"]
+
+
+def test_where_tokens_stand(page: Page) -> None:
+    how = "import('./static/how.js').then(how => {})"
+    pieces = [tokens(("a", 0.9), ("b", 0.9)), tokens(("x", 0.1), ("b", 0.9)), tokens(("b", 0.9), ("y", 0.1))]
+    output = [{"t": "a", "p": 0.9, "from": [[0, 0]]}, {"t": "b", "p": 0.9, "from": [[0, 1], [1, 1], [2, 0]]}]
+    given = json.dumps({"pieces": pieces, "output": output})
+    laid_out = f"how.layOut({given}).map(strip => strip.tokens.map(({{ column, state }}) => [column, state]))"
+    assert page.run(how.format(laid_out)) == [
+        [[0, "kept"], [1, "kept"]],
+        [[0, "lost"], [1, "kept"]],  # in the column of its rival
+        [[1, "kept"], [2, "lost"]],
+    ]
+    assert page.run(how.format("how.rows([[0, 3], [1, 4], [3, 5], [3, 4], [5, 6]])")) == [0, 1, 0, 2, 0]
 
 
 def test_a_token_shows_the_pieces_that_it_comes_from(page: Page) -> None:
