@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
@@ -552,14 +553,19 @@ def _closed_streams() -> list[str]:
     return closed
 
 
+PATIENCE = 5
+"""Seconds after which another SIGTERM interrupts again."""
+
+
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
     """Let SIGTERM end the block as Ctrl-C does, so that partial files are removed."""
-    received: list[int] = []
+    received: list[float] = []
 
     def receive(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        if len(received) == 1:  # a second signal must not cut the removal short
+        received.append(time.monotonic())
+        # A second signal must not cut the removal short, unless the first was lost in a library's import.
+        if len(received) == 1 or received[-1] > received[0] + PATIENCE:
             raise Interrupted("terminated", number)
 
     if threading.current_thread() is not threading.main_thread():  # Python allows signal handlers only there
@@ -568,6 +574,8 @@ def _terminable() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, receive)
     try:
         yield
+        if received:
+            raise Interrupted("terminated", signal.SIGTERM)
     except Exception:
         if not received:
             raise
