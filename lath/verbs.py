@@ -226,6 +226,7 @@ def run_serve(arguments: argparse.Namespace) -> None:
     except ModuleNotFoundError as error:
         raise UserError(f"lath serve needs {error.name}: pip install 'lath[serve]'") from None
     serve(models, settings, arguments.device, arguments.threads, arguments.api_key_file)
+    raise SystemExit(0)  # SIGTERM is how a server ends; cli.main would report it as lost in an import
 
 
 def run_evaluate(arguments: argparse.Namespace) -> None:
