@@ -418,7 +418,7 @@ def _align(same: tl.tensor, shape: tl.constexpr) -> tl.tuple:
     where it rises. The next row's set follows with one addition: in each run of flat columns that ends in a rise, the
     carry from the first match moves the rise there (Crochemore and others 2001, Hyyrö 2004).
 
-    Told are the matched records of both; and for each record of the tail the one it is matched with, and those of
+    It returns the matched records of both; and for each record of the tail the one it is matched with, and those of
     the head that stand before the next match; for each of the head, those of the tail that stand before it.
     """
     width: tl.constexpr = shape.length

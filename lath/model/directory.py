@@ -85,8 +85,8 @@ def write_info(directory: Path, info: ModelInfo, storage: str = FULL, more: Iter
 
     `storage` is written where weights are not float32.
     """
-    told = {} if storage == FULL else {"storage": storage}
-    tree = {"format": FORMAT, **told, **to_tree(info)}
+    kept = {} if storage == FULL else {"storage": storage}
+    tree = {"format": FORMAT, **kept, **to_tree(info)}
     optional = (path for path in (directory / WEIGHTS, directory / SHORTLIST) if path.is_file())
     digests = {_key(directory, path): sha256(path) for path in (*vocab_files(directory), *optional, *more)}
     tree["sha256"] = {CONFIG: _settings_digest(tree), **digests}
@@ -139,7 +139,7 @@ def is_exported(directory: Path) -> bool:
 
 
 def read_info(directory: Path) -> ModelInfo:
-    """The settings of a model directory; anything missing or foreign is told with its remedy."""
+    """The settings of a model directory; anything missing or foreign is refused with its remedy."""
     return read_config(directory).info
 
 
