@@ -5,7 +5,8 @@ masking, adjusting the length. A whole decode is two recordings with one questio
 
     source -> [encoder, lengths] -> how wide must the target be? -> [every pass, the best candidate] -> tokens
 
-Shapes come from a ladder. A sentence that outgrows its width between passes (rare: the text has to merge badly) is
+A few sentences do not wait for the answer: their width is guessed from that of the source. Shapes come from a ladder.
+A sentence that outgrows its width (rare: it is far longer than its source, or its text merges badly between passes) is
 decoded again in a wider one, so neither padding nor the ladder changes a result.
 """
 
@@ -34,6 +35,8 @@ from lath.text.vocab import BOS, EOS, MASK, PAD
 
 MOST_POSITIONS = 1 << 16
 """Rows times target positions of a batch at most, which bounds the logits; a larger batch is cut."""
+FEW_ROWS = 8
+"""Rows up to which the target's width is guessed: spare positions cost them less than the question does."""
 MOST_SHAPES = 96
 """Recorded shapes kept; the oldest is forgotten first."""
 
@@ -139,7 +142,9 @@ class Passes:
             encoded = self._encoder(batch_size(len(source)), self.width(source.shape[1]))
             encoded.inputs.copy_(filled_up(source, *encoded.source.shape))
             encoded.run()
-            wide = max(at_least, target_width(max(encoded.lengths.tolist()), self.model.settings.max_positions))
+            few = len(encoded.lengths) <= FEW_ROWS
+            longest = encoded.source.shape[1] if few else max(encoded.lengths.tolist())
+            wide = max(at_least, target_width(longest, self.model.settings.max_positions))
             return _Started(source, wide, Fetched(self._decoder(encoded, wide)()))
 
     @torch.inference_mode()
@@ -230,14 +235,15 @@ def _decode(model: CMLM | LAT, settings: DecodeSettings, encoded: _Encoded, wide
 
 
 def first_state(model: CMLM | LAT, lengths: Tensor, wide: int) -> State:
-    """All masks; CMLM is given BOS and EOS."""
-    places = torch.arange(wide, device=lengths.device)
+    """All masks; CMLM is given BOS and EOS. What is too long for the width is cut, and marked."""
+    places, overflow = torch.arange(wide, device=lengths.device), lengths > wide
+    lengths = lengths.clamp(max=wide)
     inputs = torch.where(places < lengths[:, None], MASK, PAD)
     if isinstance(model, CMLM):
         inputs = torch.where(places == lengths[:, None] - 1, EOS, inputs)
         inputs[:, 0] = BOS
     scores = torch.zeros(inputs.shape, device=lengths.device)
-    return State(inputs, lengths, inputs, scores, lengths, lengths > wide, torch.zeros_like(lengths).double())
+    return State(inputs, lengths, inputs, scores, lengths, overflow, torch.zeros_like(lengths).double())
 
 
 def _merge_pieces(model: LAT, settings: DecodeSettings, encoded: _Encoded, state: State, iteration: int) -> State:

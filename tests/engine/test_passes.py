@@ -13,6 +13,8 @@ from lath.config import DecodeSettings, Kind
 from lath.decoding.decoder import decode
 from lath.engine.graphs import uncollected
 from lath.engine.passes import Passes, target_width
+from lath.model.padding import pad
+from lath.text.vocab import EOS
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -38,6 +40,17 @@ def test_a_text_that_grows_beyond_its_width_is_decoded_again(monkeypatch: pytest
     assert len(batches) > 1
     assert batches[-1] < batches[0]  # the others are not
     assert [result.ids for result in found] == [result.ids for result in decode(model, source, settings)]
+
+
+@pytest.mark.parametrize("kind", ["CMLM", "LAT"])
+def test_a_translation_far_longer_than_its_source_is_decoded_again(kind: Kind) -> None:
+    model, settings = wild_model(kind, 3), DecodeSettings(iterations=2)
+    widened = 0
+    for word in range(6, 16):
+        passes, source = Passes(model, settings), pad([[word, EOS]])
+        assert [r.ids for r in passes.decode(source)] == [r.ids for r in decode(model, source, settings)]
+        widened += len(passes._decoders) > 1
+    assert 0 < widened < 10
 
 
 def test_a_large_batch_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
