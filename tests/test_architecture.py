@@ -180,7 +180,7 @@ def project_files() -> list[Path]:
     folders = ("lath", "tests", "docs", "recipes", "demo", "benchmarks", ".ci")
     inside = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
     return [
-        path for path in [*inside, *ROOT.glob("*.*"), ROOT / "Makefile"] if path.is_file() and path.suffix != ".pyc"
+        path for path in [*inside, *ROOT.glob("[!.]*.*"), ROOT / "Makefile"] if path.is_file() and path.suffix != ".pyc"
     ]
 
 
