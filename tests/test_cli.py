@@ -9,9 +9,11 @@ import json
 import os
 import pty
 import re
+import select
 import shlex
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -200,6 +202,30 @@ def test_translate_from_standard_input(toy_run: Runs, text: Path) -> None:
     expected = lath.translator.load(model, "cpu").translate(["ba ko mi", "", "gu du"])
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode() == "".join(f"{line}\n" for line in expected)
+
+
+def test_a_line_on_an_open_pipe_is_answered_at_once() -> None:
+    """Before the next line comes; within a second, once the first line has warmed the model up."""
+    process = subprocess.Popen(
+        command("translate", "de-en", "--device", "cpu"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(),
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    waited = []
+    with process:
+        for line in ("Guten Morgen.", "Wie geht es dir?", "", "Das Wetter ist schön. Wir gehen spazieren.", "Danke."):
+            began = time.monotonic()
+            process.stdin.write(f"{line}\n".encode())
+            process.stdin.flush()
+            ready, _, _ = select.select([process.stdout], [], [], 60)
+            assert ready, f"no answer to {line!r} while the pipe is open"
+            assert bool(process.stdout.readline().strip()) == bool(line)
+            waited.append(time.monotonic() - began)
+    assert process.returncode == 0
+    assert statistics.median(waited[1:]) < 1
 
 
 def test_translate_from_a_terminal(toy_run: Runs) -> None:
