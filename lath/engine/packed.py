@@ -8,7 +8,6 @@ the oracle: `tests/engine/test_packed.py` holds both to the same loss and gradie
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -255,7 +254,10 @@ def packed_loss_share(
 
 
 def packed_first_tokens(model: Model, examples: PackedExamples, chunk_rows: int) -> Tensor:
-    """N: the likeliest first token of each position's piece. Twin of `first_tokens` on the plain network's states."""
-    states, _ = packed_output_states(model, dataclasses.replace(examples, targets=examples.targets[:, :1]))
+    """N: the likeliest first token of each position's piece. Twin of `first_tokens` on the plain network's states.
+
+    The examples have one target a position, so only first tokens are computed; what it is does not matter.
+    """
+    states, _ = packed_output_states(model, examples)
     chunks = [first_tokens(model, states[start : start + chunk_rows]) for start in range(0, len(states), chunk_rows)]
     return torch.cat(chunks)
