@@ -121,6 +121,13 @@ class ObjectiveSettings:
     to one in short sentences (LAT); 0 inserts none. It helps short sentences; at 0.15 long ones came out too short."""
     mask_everything: bool = False
     """Allow all positions to be masked, as in the first pass of decoding (LAT)."""
+    glancing_share: float = 0.0
+    """Share of the sentences whose masks depend on the model (LAT and CMLM): it predicts the first token of every piece
+    from nothing but masks, and the more of them are wrong, the more of the target is shown. 0 turns glancing off."""
+    glancing_ratio: float = 0.5
+    """Tokens shown for each wrong prediction, at the first update."""
+    glancing_final_ratio: float = 0.3
+    """The same at the last update; it falls linearly."""
     length_weight: float = 1.0
     """Factor on the length loss."""
 
@@ -465,6 +472,16 @@ def check_recipe(recipe: Recipe, where: str) -> None:
         (
             not objective.delete_from_short or objective.deletion_rate > 0,
             "objective: delete_from_short needs a deletion_rate above 0",
+        ),
+        (0 <= objective.glancing_share <= 1, "objective: glancing_share must be 0 to 1"),
+        (
+            min(objective.glancing_ratio, objective.glancing_final_ratio) >= 0
+            and max(objective.glancing_ratio, objective.glancing_final_ratio) <= 1,
+            "objective: glancing_ratio and glancing_final_ratio must be 0 to 1",
+        ),
+        (
+            objective.glancing_share == 0 or network.kind != "AT",
+            "objective: glancing_share is for LAT and CMLM; an AT sees no masks, so set it to 0",
         ),
         (0 <= objective.length_weight <= 1000, "objective: length_weight must be 0 to 1000"),
         (1 <= train.steps <= 10**9, "train: steps must be 1 to 1e9"),

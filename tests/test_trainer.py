@@ -25,15 +25,14 @@ import lath
 from lath.config import Recipe, load_recipe, to_toml, to_tree
 from lath.errors import UserError
 from lath.model.directory import read_info
-from lath.model.network import Model
 from lath.preparation import prepare
 from lath.text.corpus import Corpus
 from lath.text.vocab import MASK, PAD
 from lath.trainer import train
-from lath.training.batches import Batch, cut_rows, make_batch
+from lath.training.batches import cut_rows, make_batch
 from lath.training.checkpoints import best_checkpoints, list_checkpoints
 from lath.training.loop import updates_from
-from lath.training.objective import Examples, piece_examples
+from lath.training.objective import Draw, Examples, piece_examples
 from lath.training.run import average_run
 from lath.training.validation import HeldOut
 
@@ -340,8 +339,10 @@ class MaskEverything:
     def __init__(self) -> None:
         self.calls = 0
 
-    def __call__(self, model: Model, batch: Batch, recipe: Recipe, generator: torch.Generator) -> Examples:
-        assert not model.training, "an objective may run the model, without dropout"
+    def __call__(self, draw: Draw) -> Examples:
+        batch, recipe = draw.batch, draw.recipe
+        assert not draw.model.training, "an objective may run the model, without dropout"
+        assert draw.step > 0
         self.calls += 1
         masked, deleted = batch.target != PAD, torch.zeros_like(batch.target, dtype=torch.bool)
         examples = piece_examples(batch, masked, deleted, recipe.network.piece_length, recipe.objective.loss)
@@ -379,8 +380,8 @@ def test_longer_decoder_inputs_need_the_plain_engine(
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     recipe, data = prepared
 
-    def longer(model: Model, batch: Batch, recipe: Recipe, generator: torch.Generator) -> Examples:
-        return dataclasses.replace(MaskEverything()(model, batch, recipe, generator), spare=2)
+    def longer(draw: Draw) -> Examples:
+        return dataclasses.replace(MaskEverything()(draw), spare=2)
 
     with pytest.raises(UserError, match="longer than their targets.*set train.engine=plain"):
         train(with_train(recipe, engine="packed"), data, tmp_path / "run", device="cpu", objective=longer)

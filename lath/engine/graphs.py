@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+Inputs = TypeVar("Inputs")
 Result = TypeVar("Result")
 
 WARM_UPS = 2
@@ -47,6 +48,32 @@ class Recording(Generic[Result]):
         """Start the recorded work; the result is in the same tensors every time."""
         self._graph.replay()
         return self._result
+
+
+class RecordedCall(Generic[Inputs, Result]):
+    """A function of tensors of fixed shapes: recorded on a GPU at the first call, elsewhere called as it is.
+
+    Later calls copy their inputs into the tensors of the first; results are in the same tensors every time.
+    """
+
+    def __init__(self, work: Callable[[Inputs], Result], device: torch.device) -> None:
+        self._work, self._device = work, device
+        self._inputs: Inputs | None = None
+        self._recording: Recording[Result] | None = None
+
+    def __call__(self, inputs: Inputs, after_recording: Callable[[], None] = lambda: None) -> Result:
+        """The result. `after_recording` undoes what the runs before a recording have left behind."""
+        if self._device.type != "cuda":
+            return self._work(inputs)
+        if self._recording is None:
+            self._inputs = inputs  # the recording reads these tensors
+            self._work(inputs)  # compiles
+            torch.cuda.empty_cache()  # the recording allocates as much again, in its own pool
+            self._recording = Recording(lambda: self._work(inputs))
+            torch.cuda.empty_cache()
+            after_recording()
+        torch._foreach_copy_(tensors_of(self._inputs), tensors_of(inputs))
+        return self._recording.replay()
 
 
 @contextlib.contextmanager

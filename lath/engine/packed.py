@@ -8,6 +8,7 @@ the oracle: `tests/engine/test_packed.py` holds both to the same loss and gradie
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from lath.engine.cross_entropy import chunked_cross_entropy
 from lath.engine.packed_attention import attend_in_sentences
 from lath.model.network import AT, LAT, Model
 from lath.text.vocab import EOS, PAD
-from lath.training.objective import NO_TARGET, Examples, Losses, Totals, length_loss, token_weights
+from lath.training.objective import NO_TARGET, Examples, Losses, Totals, first_tokens, length_loss, token_weights
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,13 @@ def pack_rows(rows: Tensor, lengths: Tensor, bounds: Tensor, size: int, fill: in
     return packed.index_put((goals.flatten(),), rows.flatten(0, 1))[:size]
 
 
+def unpack_rows(packed: Tensor, bounds: Tensor, rows: Tensor) -> Tensor:
+    """Packed entries as rows again, in the shape of the padded tensor `rows`; on its padding stands anything."""
+    count, width = rows.shape
+    places = bounds[:count, None].long() + torch.arange(width, device=rows.device)
+    return packed[places.clamp(max=len(packed) - 1)]
+
+
 def pack_places(bounds: Tensor, size: int) -> Tensor:
     """The place of each packed token in its own sentence."""
     numbers = sentence_numbers(bounds, size).clamp(max=len(bounds) - 2)
@@ -244,3 +252,10 @@ def packed_loss_share(
     if length_scores is None:
         return Losses(token, torch.zeros_like(token))
     return Losses(token, length_loss(length_scores, examples.lengths, totals, objective))
+
+
+def packed_first_tokens(model: Model, examples: PackedExamples, chunk_rows: int) -> Tensor:
+    """N: the likeliest first token of each position's piece. Twin of `first_tokens` on the plain network's states."""
+    states, _ = packed_output_states(model, dataclasses.replace(examples, targets=examples.targets[:, :1]))
+    chunks = [first_tokens(model, states[start : start + chunk_rows]) for start in range(0, len(states), chunk_rows)]
+    return torch.cat(chunks)

@@ -10,10 +10,18 @@ import math
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lath.config import Recipe
-from lath.engine.graphs import Recording, tensors_of
-from lath.engine.packed import PackedExamples, PackSizes, pack_examples, packed_loss_share
+from lath.engine.graphs import RecordedCall
+from lath.engine.packed import (
+    PackedExamples,
+    PackSizes,
+    pack_examples,
+    packed_first_tokens,
+    packed_loss_share,
+    unpack_rows,
+)
 from lath.errors import UserError
 from lath.model.flops import peak_flops, update_flops
 from lath.model.network import Model
@@ -37,16 +45,16 @@ class PackedEngine:
     def __init__(self, model: Model, recipe: Recipe, device: torch.device, corpus: Corpus, ranks: int) -> None:
         self.model, self.recipe, self.device = model, recipe, device
         self.sizes, self.ranks = pack_sizes(corpus, recipe, ranks), ranks
+        self.glancing_sizes = glancing_sizes(corpus, recipe)
         self.chunk_rows = max(1, CHUNK_LOGITS // len(model.body.output_table.weight))
-        self._compiled = torch.compile(self._share, dynamic=False)
-        self._recorded: Recording[Losses] | None = None
-        self._inputs: tuple[PackedExamples, Totals] | None = None
+        self._share = torch.compile(self._packed_share, dynamic=False)
+        self._first = torch.compile(self._packed_first, dynamic=False)
+        self._step = RecordedCall(self._learn, device)
+        self._glance: RecordedCall[PackedExamples, Tensor] = RecordedCall(lambda packed: self._first(packed), device)
 
     def cut(self, batch: Batch) -> list[MicroBatch]:
         """As few micro-batches as the array sizes allow."""
-        sizes = self.sizes
-        spare = math.ceil(max(sizes.source, sizes.target) / sizes.longest)
-        return cut_packed(batch, sizes.source, sizes.target, sizes.sentences - spare)
+        return cut_packed(batch, self.sizes)
 
     def positions(self, micro_batch: MicroBatch) -> int:
         """The fixed size of the target array."""
@@ -65,41 +73,48 @@ class PackedEngine:
                 "objective: its decoder inputs may be longer than their targets, and the packed engine has no room for "
                 "that; set train.engine=plain"
             )
-        inputs = pack_examples(examples, self.sizes, self.recipe.network.kind), totals
-        if self.device.type != "cuda":
-            return self._learn(*inputs)
-        if self._recorded is None:
-            self._inputs = inputs  # the recording reads these tensors; later micro-batches are copied into them
-            self._learn(*inputs)  # compiles
-            torch.cuda.empty_cache()  # the recording allocates as much again, in its own pool
-            self._recorded = Recording(lambda: self._learn(*inputs))
-            torch.cuda.empty_cache()
-            self.model.zero_grad(set_to_none=False)  # the warm-up added to the gradients
-        torch._foreach_copy_(tensors_of(self._inputs), tensors_of(inputs))
-        losses = self._recorded.replay()
+        packed = pack_examples(examples, self.sizes, self.recipe.network.kind)
+        # The runs before the recording add to the gradients.
+        losses = self._step((packed, totals), after_recording=lambda: self.model.zero_grad(set_to_none=False))
         return Losses(losses.token.clone(), losses.length.clone())
 
-    def _learn(self, packed: PackedExamples, totals: Totals) -> Losses:
-        losses: Losses = self._compiled(packed, totals)
+    @torch.no_grad()
+    def predict_first(self, batch: Batch, decoder_input: Tensor) -> Tensor:
+        """Packed micro-batches in arrays of their own size, recorded like a step."""
+        predicted = torch.zeros_like(decoder_input)
+        source = batch.source.to(self.device)
+        for rows, source_width, target_width in cut_packed(batch, self.glancing_sizes):
+            shown = decoder_input[rows, :target_width]
+            nothing, lengths = shown.new_zeros(*shown.shape, 1), shown.new_zeros(len(shown))
+            examples = Examples(source[rows, :source_width], shown, nothing, nothing, lengths)
+            packed = pack_examples(examples, self.glancing_sizes, self.recipe.network.kind)
+            predicted[rows, :target_width] = unpack_rows(self._glance(packed), packed.decoder_input.bounds, shown)
+        return predicted
+
+    def _learn(self, inputs: tuple[PackedExamples, Totals]) -> Losses:
+        losses: Losses = self._share(*inputs)
         return backward(losses)
 
-    def _share(self, packed: PackedExamples, totals: Totals) -> Losses:
+    def _packed_share(self, packed: PackedExamples, totals: Totals) -> Losses:
         with autocast(self.recipe, self.device):
             return packed_loss_share(self.model, packed, totals, self.recipe.objective, self.chunk_rows)
 
+    def _packed_first(self, packed: PackedExamples) -> Tensor:
+        with autocast(self.recipe, self.device):
+            return packed_first_tokens(self.model, packed, self.chunk_rows)
 
-def cut_packed(batch: Batch, source_limit: int, target_limit: int, sentence_limit: int) -> list[MicroBatch]:
-    """Cut a batch into as few micro-batches as keep the limits when their sentences lie end to end.
+
+def cut_packed(batch: Batch, sizes: PackSizes) -> list[MicroBatch]:
+    """Cut a batch into as few micro-batches as fit the arrays when their sentences lie end to end.
 
     The rows are sorted by length, so taking every n-th gives each micro-batch the same mix of short and long sentences.
     """
     source, target = np.array(row_lengths(batch.source)), np.array(row_lengths(batch.target))
+    sentences = sizes.sentences - math.ceil(max(sizes.source, sizes.target) / sizes.longest)
     for count in range(1, len(source) + 1):
         cuts = [slice(first, len(source), count) for first in range(count)]
         if all(
-            source[rows].sum() <= source_limit
-            and target[rows].sum() <= target_limit
-            and len(source[rows]) <= sentence_limit
+            source[rows].sum() <= sizes.source and target[rows].sum() <= sizes.target and len(source[rows]) <= sentences
             for rows in cuts
         ):
             return [MicroBatch(rows, int(source[rows].max()), int(target[rows].max())) for rows in cuts]
@@ -108,12 +123,19 @@ def cut_packed(batch: Batch, source_limit: int, target_limit: int, sentence_limi
 
 def pack_sizes(corpus: Corpus, recipe: Recipe, ranks: int) -> PackSizes:
     """Array sizes for a rank's share of an update, evenly divided if it exceeds `train.micro_batch_tokens`."""
+    return _sizes(corpus, recipe, recipe.train.step_tokens / ranks, 1 + _growth(corpus, recipe))
+
+
+def glancing_sizes(corpus: Corpus, recipe: Recipe) -> PackSizes:
+    """The same for the sentences of an update that glance. Every rank glances at all of them."""
+    return _sizes(corpus, recipe, recipe.train.step_tokens * max(recipe.objective.glancing_share, 0.01), 1.0)
+
+
+def _sizes(corpus: Corpus, recipe: Recipe, tokens: float, growth: float) -> PackSizes:
     source_tokens = int(corpus.source_lengths.sum()) + len(corpus)
     target_tokens = int(corpus.target_lengths.sum()) + 2 * len(corpus)
     longest = max(int(corpus.source_lengths.max()), int(corpus.target_lengths.max())) + 2
-    share = recipe.train.step_tokens / ranks
-    micro_batches = math.ceil(share / recipe.train.micro_batch_tokens)
-    positions = share / micro_batches * (1 + _growth(corpus, recipe))
+    positions = tokens / math.ceil(tokens / recipe.train.micro_batch_tokens) * growth
     target = _rounded(positions + 2 * longest)  # updates, and micro-batches of one, differ by about a sentence
     source = _rounded(target * source_tokens / target_tokens * ROOM_FOR_SOURCE + longest)
     sentences = math.ceil(ROOM_FOR_SENTENCES * target * len(corpus) / target_tokens) + 1

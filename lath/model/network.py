@@ -499,7 +499,7 @@ class LAT(nn.Module):
         """Teacher forcing: the B x T x K x D states that predict `gold` (B x T x K), each from the gold before it."""
         hidden, cell = self.local.start(states)
         previous, written = self._first_tokens(states), []
-        for step in range(self.piece_length):
+        for step in range(gold.shape[-1]):
             hidden, cell = self.local(self.body.embed_local(previous), hidden, cell)
             written.append(hidden)
             previous = gold[..., step]

@@ -20,6 +20,7 @@ from types import FrameType
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from lath.config import TrainSettings
 from lath.errors import Interrupted
@@ -37,7 +38,7 @@ from lath.training.checkpoints import (
 )
 from lath.training.learner import Learner
 from lath.training.log import Log, UpdateResult, require_finite
-from lath.training.objective import Examples, Totals
+from lath.training.objective import Draw, Examples, Totals
 from lath.training.ranking import best_first, validation_costs
 from lath.training.ranks import any_rank, lead, sum_gradients
 from lath.training.run import CHECKPOINTS
@@ -86,7 +87,12 @@ def draw_update(learner: Learner, batch: Batch, step: int) -> Examples:
     """The examples of a whole update. Without dropout, so that all ranks draw the same even if they run the model."""
     masks = torch.Generator(learner.device).manual_seed(step_seed(learner.recipe.train.seed, step))
     learner.model.eval()
-    return learner.objective(learner.model, batch.to(learner.device), learner.recipe, masks)
+
+    def predict_first(rows: NDArray[np.int64], decoder_input: Tensor) -> Tensor:
+        return learner.engine.predict_first(Batch(batch.source[rows], batch.target[rows]), decoder_input)
+
+    on_device = batch.to(learner.device)
+    return learner.objective(Draw(learner.model, on_device, learner.recipe, masks, step, predict_first))
 
 
 def step_seed(seed: int, step: int, rank: int = 0) -> int:

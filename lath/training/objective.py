@@ -2,7 +2,7 @@
 
 Follows section 2.3 of the paper and, where the paper is silent, the recorded behaviour of the authors' program.
 
-    Batch -> objective -> Examples -> network -> loss_share
+    Draw -> objective -> Examples -> network -> loss_share
 
 All three kinds use the same form of example, decoder positions that each predict K tokens (K = 1 for AT and CMLM), and
 therefore the same loss. Examples are drawn for a whole update at once, from a generator that is passed in, so the
@@ -17,12 +17,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from lath.config import NetworkSettings, ObjectiveSettings, Recipe
-from lath.model.network import Model
+from lath.model.network import NEVER_WRITTEN, Model
 from lath.text.vocab import EOS, MASK, PAD
 from lath.training.batches import Batch, MicroBatch
 
@@ -65,8 +67,27 @@ class Examples:
         )
 
 
-Objective = Callable[[Model, Batch, Recipe, torch.Generator], Examples]
-"""Draws the training examples of an update. The batch and the generator are on the training device.
+PredictFirst = Callable[[NDArray[np.int64], Tensor], Tensor]
+"""From rows of the batch, and a decoder input for them as wide as the target, to the likeliest first token of each
+position's piece. Runs on the step engine, without gradients and without dropout."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What the examples of an update are drawn from. Batch and generator are on the training device."""
+
+    model: Model
+    batch: Batch
+    """The pairs of the whole update, sorted by length."""
+    recipe: Recipe
+    generator: torch.Generator
+    step: int
+    """The number of the update, counted from 1."""
+    predict_first: PredictFirst
+
+
+Objective = Callable[[Draw], Examples]
+"""Draws the training examples of an update.
 
 An objective may run the model, for instance to decide what to mask: it is called without gradients and without dropout.
 It must take all randomness from the generator. Then every rank draws the same examples, and a resumed run continues
@@ -74,24 +95,36 @@ exactly; pass the same objective again when you resume.
 """
 
 
-def default_objective(model: Model, batch: Batch, recipe: Recipe, generator: torch.Generator) -> Examples:
+def default_objective(draw: Draw) -> Examples:
     """The objective of the recipe's kind: next token (AT), masked tokens (CMLM) or pieces (LAT)."""
-    return draw_examples(batch, recipe.network, recipe.objective, generator)
+    network, objective = draw.recipe.network, draw.recipe.objective
+    glance = (lambda masked: glance_masks(draw, masked)) if objective.glancing_share else None
+    return draw_examples(draw.batch, network, objective, draw.generator, glance)
 
 
 def draw_examples(
-    batch: Batch, network: NetworkSettings, objective: ObjectiveSettings, generator: torch.Generator
+    batch: Batch,
+    network: NetworkSettings,
+    objective: ObjectiveSettings,
+    generator: torch.Generator,
+    glance: Callable[[Tensor], Tensor] | None = None,
 ) -> Examples:
-    """The training examples of a batch, drawn on its device from a generator of that device."""
+    """The training examples of a batch, drawn on its device from a generator of that device.
+
+    `glance` replaces the masks of some sentences. Validation has none, so that losses can be compared.
+    """
     lengths = (batch.target != PAD).sum(dim=1)
     if network.kind == "AT":
         return _next_token_examples(batch, lengths)
-    if network.kind == "CMLM":
-        masked = draw_masks(lengths, batch.target.shape[1], generator, words_only=True, whole=True)
+    cmlm = network.kind == "CMLM"
+    whole = cmlm or objective.mask_everything
+    masked = draw_masks(lengths, batch.target.shape[1], generator, words_only=cmlm, whole=whole)
+    if glance is not None:
+        masked = glance(masked)
+    if cmlm:
         targets = batch.target[:, :, None]
         groups = torch.where(masked, MASKED, NO_TARGET)[:, :, None]
         return Examples(batch.source, batch.target.masked_fill(masked, MASK), targets, groups, lengths)
-    masked = draw_masks(lengths, batch.target.shape[1], generator, words_only=False, whole=objective.mask_everything)
     deleted = draw_deletions(lengths, batch.target.shape[1], objective, generator)
     examples = piece_examples(batch, masked, deleted, network.piece_length, objective.loss)
     return insert_masks(examples, objective.insertion_rate, generator) if objective.insertion_rate else examples
@@ -112,12 +145,58 @@ def draw_masks(lengths: Tensor, width: int, generator: torch.Generator, *, words
     # Departure: the paper draws the number from [1, N]. The authors' LAT never masks everything, and masks BOS and EOS
     # like words; that is the default here.
     """
-    places = torch.arange(width, device=lengths.device)
-    first = 1 if words_only else 0
-    allowed = (places >= first) & (places < (lengths - first)[:, None])
+    allowed = _maskable(lengths, width, words_only)
     choices = allowed.sum(dim=1) - (0 if whole else 1)
     counts = 1 + _uniform_below(choices, generator)
     return _lowest(allowed, counts, generator)
+
+
+def _maskable(lengths: Tensor, width: int, words_only: bool) -> Tensor:
+    """B x width: true where a token stands that may be masked."""
+    places = torch.arange(width, device=lengths.device)
+    first = 1 if words_only else 0
+    return (places >= first) & (places < (lengths - first)[:, None])
+
+
+def glance_masks(draw: Draw, masked: Tensor) -> Tensor:
+    """The masks, with those of some sentences replaced by glancing (Qian et al. 2021).
+
+    The network predicts the first token of each piece from nothing but masks, as in the first pass of decoding. The
+    more of them are wrong, the more of the target it is shown, at random places: it learns what is within its reach.
+    # Departure: not in the paper. The other sentences keep uniform masks, so that later passes are trained too.
+    """
+    objective, target = draw.recipe.objective, draw.batch.target
+    chosen = glanced_rows(len(target), objective.glancing_share, draw.step)
+    if len(chosen) == 0:
+        return masked
+    rows = torch.from_numpy(chosen).to(target.device)
+    gold = target[rows]
+    allowed = _maskable((gold != PAD).sum(dim=1), gold.shape[1], words_only=draw.recipe.network.kind == "CMLM")
+    predicted = draw.predict_first(chosen, gold.masked_fill(allowed, MASK))
+    wrong = ((predicted != gold) & allowed).sum(dim=1)
+    shown = _lowest(allowed, (glancing_ratio(draw.recipe, draw.step) * wrong.double()).long(), draw.generator)
+    return masked.index_copy(0, rows, allowed & ~shown)
+
+
+def glanced_rows(count: int, share: float, step: int) -> NDArray[np.int64]:
+    """The rows of an update that glance, evenly spread: neighbours in length take turns from step to step.
+
+    >>> glanced_rows(6, 0.5, step=1).tolist(), glanced_rows(6, 0.5, step=2).tolist()
+    ([0, 2, 4], [1, 3, 5])
+    """
+    numbers = np.arange(count) + step
+    return np.flatnonzero(np.floor((numbers + 1) * share) > np.floor(numbers * share))
+
+
+def glancing_ratio(recipe: Recipe, step: int) -> float:
+    """Tokens shown for each wrong prediction: falls linearly from the first to the last update."""
+    first, last = recipe.objective.glancing_ratio, recipe.objective.glancing_final_ratio
+    return first + (last - first) * min(1.0, (step - 1) / max(1, recipe.train.steps - 1))
+
+
+def first_tokens(model: Model, states: Tensor) -> Tensor:
+    """The likeliest first token of each piece, from the ... x 1 x D states that predict it."""
+    return model.body.best_tokens(states[..., 0, :] * model.output_scale, NEVER_WRITTEN)[1]
 
 
 def draw_deletions(lengths: Tensor, width: int, objective: ObjectiveSettings, generator: torch.Generator) -> Tensor:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from lath.config import Recipe
 from lath.model.network import Model
 from lath.training.batches import Batch, MicroBatch, cut_rows
-from lath.training.objective import Examples, Losses, Totals, loss_share
+from lath.training.objective import Examples, Losses, Totals, first_tokens, loss_share
 
 
 class StepEngine(Protocol):
@@ -26,6 +27,13 @@ class StepEngine(Protocol):
 
     def ideal_seconds(self, batch: Batch) -> float:
         """How long an update would take at the peak of all devices, for the MFU in the log; 0 if that is not known."""
+
+    def predict_first(self, batch: Batch, decoder_input: Tensor) -> Tensor:
+        """The likeliest first token at each position of a decoder input as wide as the batch's target.
+
+        The batch is on the CPU and sorted by length, the decoder input on the device. Without gradients; the caller has
+        put the model into evaluation mode.
+        """
 
     def learn(self, examples: Examples, totals: Totals) -> Losses:
         """The losses of a micro-batch; their gradient is added to the model's."""
@@ -48,6 +56,17 @@ class PlainEngine:
     def ideal_seconds(self, batch: Batch) -> float:
         """Not known: an eager step is far from any peak."""
         return 0.0
+
+    @torch.no_grad()
+    def predict_first(self, batch: Batch, decoder_input: Tensor) -> Tensor:
+        """Padded micro-batches, as in training."""
+        predicted = torch.zeros_like(decoder_input)
+        for rows, source_width, target_width in self.cut(batch):
+            source, shown = batch.source[rows, :source_width].to(self.device), decoder_input[rows, :target_width]
+            with autocast(self.recipe, self.device):
+                states, _ = self.model.output_states(source, shown, shown[..., None])
+                predicted[rows, :target_width] = first_tokens(self.model, states)
+        return predicted
 
     def learn(self, examples: Examples, totals: Totals) -> Losses:
         """Forward and backward."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from conftest import CPU, small_recipe
 from safetensors.torch import load_file
 
 from lath.config import Kind, ObjectiveSettings, Recipe
+from lath.engine.packed import PackSizes
 from lath.engine.training import PackedEngine, cut_packed, pack_sizes
 from lath.model.padding import pad
 from lath.text.corpus import Corpus
@@ -41,6 +43,8 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
         ("CMLM", ObjectiveSettings()),
         ("LAT", ObjectiveSettings()),
         ("LAT", ObjectiveSettings(delete_from_short=True, insertion_rate=0.15)),
+        ("LAT", ObjectiveSettings(glancing_share=0.5)),
+        ("CMLM", ObjectiveSettings(glancing_share=0.4)),
     ],
 )
 def test_packed_and_plain_training_end_in_the_same_weights(
@@ -74,10 +78,9 @@ def test_the_arrays_hold_an_update_with_little_padding(
     corpus = Corpus.open(toy_folder / "data", "train")
     recipe = recipe_for("LAT", Recipe(), step_tokens=step_tokens, micro_batch_tokens=micro_batch_tokens)
     sizes = pack_sizes(corpus, recipe, ranks)
-    room = sizes.sentences - max(sizes.source, sizes.target) // sizes.longest - 1
     for update in plan_epoch(corpus.source_lengths, corpus.target_lengths, step_tokens, seed=1, epoch=0)[:-1]:
         batch = make_batch(corpus, update[::ranks])
-        assert len(cut_packed(batch, sizes.source, sizes.target, room)) == count
+        assert len(cut_packed(batch, sizes)) == count
     assert sizes.target < 1.1 * step_tokens / ranks / count
     assert sizes.longest == max(corpus.source_lengths.max(), corpus.target_lengths.max()) + 2
 
@@ -104,7 +107,7 @@ def test_packed_micro_batches_keep_every_limit() -> None:
     for source, target, sentences, expected in [
         (100, 100, 100, [7]), (100, 13, 100, [4, 3]), (13, 100, 100, [4, 3]), (100, 100, 3, [3, 2, 2]),
     ]:  # fmt: skip
-        micro_batches = cut_packed(batch, source, target, sentences)
+        micro_batches = cut_packed(batch, PackSizes(source, target, sentences + math.ceil(max(source, target) / 8), 8))
         assert [len(rows[micro.rows]) for micro in micro_batches] == expected
         assert sorted(len(row) for micro in micro_batches for row in rows[micro.rows]) == [len(row) for row in rows]
         for micro in micro_batches:
@@ -114,7 +117,7 @@ def test_packed_micro_batches_keep_every_limit() -> None:
 
 def test_ranks_share_packed_micro_batches_without_losing_a_row() -> None:
     rows = [[7 + number] * (1 + number // 3) for number in range(11)]
-    batch = Batch(pad(rows), pad(rows))
+    batch, sizes = Batch(pad(rows), pad(rows)), PackSizes(6, 6, 6, 4)
     for ranks in (1, 2, 3):
-        dealt = [deal_rows(batch, rank, ranks, lambda own: cut_packed(own, 6, 6, 4)) for rank in range(ranks)]
+        dealt = [deal_rows(batch, rank, ranks, lambda own: cut_packed(own, sizes)) for rank in range(ranks)]
         assert sorted(row for own in dealt for micro in own for row in rows[micro.rows]) == sorted(rows)

@@ -33,9 +33,9 @@ from lath.trainer import train
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
 
-@pytest.mark.parametrize("kind", ["AT", "CMLM", "LAT"])
+@pytest.mark.parametrize(("kind", "glancing"), [("AT", 0.0), ("CMLM", 0.0), ("LAT", 0.0), ("LAT", 0.5)])
 def test_recorded_and_plain_training_end_in_the_same_weights(
-    toy_folder: Path, tmp_path: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
+    toy_folder: Path, tmp_path: Path, kind: Kind, glancing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)  # compiling takes a minute; recording stays
     weights = []
@@ -43,7 +43,8 @@ def test_recorded_and_plain_training_end_in_the_same_weights(
         base = toy.toy_recipe(tmp_path, kind, steps=5, validate_every=5)
         settings = dataclasses.replace(base.train, engine=engine, micro_batch_tokens=300)  # several packs an update
         network = dataclasses.replace(base.network, dropout=0.0)
-        recipe = dataclasses.replace(base, network=network, train=settings)
+        objective = dataclasses.replace(base.objective, glancing_share=glancing)
+        recipe = dataclasses.replace(base, network=network, objective=objective, train=settings)
         train(recipe, toy_folder / "data", tmp_path / engine, device="cuda")
         weights.append(load_file(tmp_path / engine / "checkpoints" / "step-5" / "model.safetensors"))
     for name, tensor in weights[0].items():

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from drawn import SMALL, batch_of, generator
+from numpy.typing import NDArray
+from torch import Tensor
 
-from lath.config import NetworkSettings, ObjectiveSettings
+from lath.config import Kind, NetworkSettings, ObjectiveSettings, Recipe, TrainSettings, recipe_from_tree
+from lath.errors import UserError
 from lath.model.network import build_model
-from lath.text.vocab import BOS, EOS, MASK, PAD
+from lath.text.vocab import BOS, EOS, MASK, PAD, UNK
 from lath.training.batches import cut_rows
 from lath.training.objective import (
     MASKED,
     NO_TARGET,
     VISIBLE,
+    Draw,
     Examples,
     Totals,
     draw_deletions,
     draw_examples,
     draw_masks,
+    glance_masks,
+    glanced_rows,
     insert_masks,
     loss_share,
     piece_examples,
@@ -203,3 +211,63 @@ def test_paper_loss_is_the_weighted_sum_over_tokens() -> None:
     assert share.token.item() == pytest.approx((-(weights * logp).sum() / tokens).item(), rel=1e-5)
     length_nll = -lengths.gather(1, examples.lengths[:, None]).sum()
     assert share.length.item() == pytest.approx((length_nll / tokens).item(), rel=1e-5)
+
+
+# ---- glancing ------------------------------------------------------------------------------------------------------
+
+
+def glancing_draw(kind: Kind, count: int, predict: Callable[[Tensor], Tensor], step: int = 1) -> Draw:
+    """An update of sentences of 9 words whose first tokens are predicted by a function of the gold tokens."""
+    network = dataclasses.replace(SMALL, kind=kind)
+    objective = ObjectiveSettings(glancing_share=0.5, glancing_ratio=0.5, glancing_final_ratio=0.25, deletion_rate=0.0)
+    train = dataclasses.replace(TrainSettings(), steps=101)
+    recipe = dataclasses.replace(Recipe(), network=network, objective=objective, train=train)
+    batch, model = batch_of(*[9] * count), build_model(network, 40, 40, True, generator())
+
+    def predict_first(rows: NDArray[np.int64], decoder_input: Tensor) -> Tensor:
+        words = batch.target[rows]
+        assert set(decoder_input.unique().tolist()) <= ({MASK, PAD} if kind == "LAT" else {MASK, PAD, BOS, EOS})
+        assert torch.equal(decoder_input == PAD, words == PAD)
+        return predict(words)
+
+    return Draw(model, batch, recipe, generator(), step, predict_first)
+
+
+@pytest.mark.parametrize(("kind", "places"), [("LAT", 11), ("CMLM", 9)])
+def test_the_more_first_tokens_are_wrong_the_more_is_shown(kind: Kind, places: int) -> None:
+    def half_wrong(words: Tensor) -> Tensor:
+        return torch.where(torch.arange(words.shape[1]) < 6, 0 * words + UNK, words)
+
+    for predict, wrong in [(lambda words: words, 0), (lambda words: 0 * words + UNK, places), (half_wrong, None)]:
+        for step, ratio in [(1, 0.5), (51, 0.375), (101, 0.25), (500, 0.25)]:
+            draw = glancing_draw(kind, 40, predict, step)
+            uniform = draw_masks((draw.batch.target != PAD).sum(dim=1), draw.batch.target.shape[1], generator(7),
+                                 words_only=kind == "CMLM", whole=True)  # fmt: skip
+            masked = glance_masks(draw, uniform)
+            glanced = glanced_rows(40, 0.5, step)
+            others = np.setdiff1d(np.arange(40), glanced)
+            assert len(glanced) == 20
+            assert torch.equal(masked[others], uniform[others]), "the other half keeps its masks"
+            expected = wrong if wrong is not None else (6 if kind == "LAT" else 5)
+            assert (masked[glanced].sum(dim=1) == places - int(ratio * expected)).all()
+
+
+def test_glancing_shows_random_places_from_the_generator() -> None:
+    draw = glancing_draw("LAT", 400, lambda words: 0 * words + UNK)
+    uniform = torch.zeros_like(draw.batch.target, dtype=torch.bool)
+    masked = glance_masks(draw, uniform)
+    shares = masked[glanced_rows(400, 0.5, 1)][:, :11].float().mean(dim=0)
+    assert ((shares - 6 / 11).abs() < 0.15).all(), "5 of 11 tokens are shown, each as often as any other"
+    again = glancing_draw("LAT", 400, lambda words: 0 * words + UNK)
+    assert torch.equal(glance_masks(again, uniform), masked)
+
+
+def test_over_the_steps_every_row_glances_equally_often() -> None:
+    for share in (0.25, 0.5, 1.0):
+        counts = np.bincount(np.concatenate([glanced_rows(10, share, step) for step in range(1, 101)]), minlength=10)
+        assert (abs(counts - 100 * share) <= 1).all()
+
+
+def test_an_at_cannot_glance() -> None:
+    with pytest.raises(UserError, match=r"glancing_share is for LAT and CMLM.*set it to 0"):
+        recipe_from_tree({"network": {"kind": "AT"}, "objective": {"glancing_share": 0.5}}, "recipe")
