@@ -22,8 +22,8 @@ from itertools import chain, islice
 from pathlib import Path
 
 import lath
+from lath.document.protect import attempts, find_spans
 from lath.files import chunks, read_lines
-from lath.text.protect import attempts, find_spans
 from lath.translator import Translator
 
 

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lath.document.layout import split_line
 from lath.files import chunks, read_lines
-from lath.text.layout import split_line
 
 Split = Callable[[str], list[str]]
 

@@ -15,10 +15,11 @@ from lath.errors import UserError
 if TYPE_CHECKING:
     from lath.analysis.scores import compare, evaluate
     from lath.config import Recipe, load_recipe
+    from lath.decoding.results import Hypothesis
     from lath.distillation import distill
-    from lath.text.corpus import prepare
+    from lath.preparation import prepare
     from lath.trainer import train
-    from lath.translator import Hypothesis, Translator, load
+    from lath.translator import Translator, load
 
 __all__ = [
     "Hypothesis", "Recipe", "Translator", "UserError", "compare", "distill", "evaluate", "load", "load_recipe",
@@ -29,10 +30,11 @@ __version__ = "0.2.0.dev0"
 _HOMES = {
     "lath.analysis.scores": ("compare", "evaluate"),
     "lath.config": ("Recipe", "load_recipe"),
+    "lath.decoding.results": ("Hypothesis",),
     "lath.distillation": ("distill",),
-    "lath.text.corpus": ("prepare",),
+    "lath.preparation": ("prepare",),
     "lath.trainer": ("train",),
-    "lath.translator": ("Hypothesis", "Translator", "load"),
+    "lath.translator": ("Translator", "load"),
 }
 
 

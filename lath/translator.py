@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Unpack, overload
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lath.config import FORMATS, DecodeOptions, DecodeSettings, with_options
 from lath.decoding.decoder import Decoder, PlainDecoder
-from lath.decoding.results import Decoded, Pass
+from lath.decoding.results import Decoded, Hypothesis
 from lath.devices import (
     BATCHES_BEFORE_RELEASE,
     HAS_TRITON,
@@ -33,6 +33,10 @@ from lath.devices import (
     release_memory,
     suitable_batch,
 )
+from lath.document.html import translate_html
+from lath.document.layout import Span
+from lath.document.segment import split_long
+from lath.document.sentences import lay_out, put_together, translate_sentences, without_invented
 from lath.engine.ctranslate2 import LoadedExport, load_exported
 from lath.engine.int8 import load_int8
 from lath.engine.shortlist import Shortlist, ShortlistDecoder, has_shortlist, load_shortlist
@@ -42,44 +46,13 @@ from lath.model.bundled import find_model
 from lath.model.directory import LoadedModel, ModelInfo, is_exported, load_model, read_info
 from lath.model.network import Model
 from lath.model.padding import pad
-from lath.text.html import translate_html
-from lath.text.layout import Span, split_text
-from lath.text.plan import plan
-from lath.text.segment import split_long
 from lath.text.vocab import EOS, Vocab
 
 READ_AHEAD = 32
 """Batches' worth of lines read at once, so that sentences of similar length can share a batch."""
 
-DOUBTFUL_SCORE = -0.45
-"""With the bundled model 0.2 % of everyday sentences and 1 % of news lines score lower, and 79 % of nonsense."""
-
 MAX_TOKEN_LENGTH = 64
 """Characters a token may stand for on average; a line with more of them for its maximum length is cut unseen."""
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """The translation of one line."""
-
-    text: str
-    score: float
-    """Mean log-probability of its tokens (AT: divided by the length penalty); 0 for a blank line, minus infinity if
-    the translation of a sentence is empty (CMLM, LAT); `files.json_line` writes null for it."""
-    iterations: int
-    """Passes of the decoder (AT: tokens written)."""
-    fragments: int = 1
-    """Pieces that the model translated: sentences, parts around protected text, parts of lines over its maximum length;
-    0 for a blank line."""
-    copied: bool = False
-    """Whether something was protected, and so came through unchanged."""
-    passes: list[list[Pass]] = field(default_factory=list)
-    """With trace: the passes of each fragment."""
-
-    @property
-    def doubtful(self) -> bool:
-        """Whether the score is so low that a person should look at the translation."""
-        return self.score < DOUBTFUL_SCORE
 
 
 def load(
@@ -260,47 +233,26 @@ class Translator:
                 yield replace(hypothesis, text=one_line(hypothesis.text))
 
     def _texts(self, texts: list[str], settings: DecodeSettings, trace: bool, split: bool) -> list[Hypothesis]:
-        """Whole texts: laid out as sentences, translated, and put together again."""
         if not split:
             units = self._units(texts, settings, trace)
-            return [self._without_invented(unit, text) for unit, text in zip(units, texts, strict=True)]
+            return [without_invented(unit, text, self.target_vocab) for unit, text in zip(units, texts, strict=True)]
         laid_out = [self.lay_out(text) for text in texts]
         sentences = [span.text for spans in laid_out for span in spans if span.sentence]
         found = iter(self._sentences(sentences, settings, trace))
         return [put_together(spans, found) for spans in laid_out]
 
+    def _sentences(self, sentences: list[str], settings: DecodeSettings, trace: bool) -> list[Hypothesis]:
+        return translate_sentences(sentences, self.source_vocab, lambda texts: self._units(texts, settings, trace))
+
     def lay_out(self, text: str) -> list[Span]:
         """The sentences of a text and what stands between them, for `translate_sentences` and `put_together`."""
-        # A lone surrogate (from a broken file name or JSON) is no text, and cannot be written.
-        return split_text(text.encode("utf-8", "replace").decode(), self.info.source_language)
+        return lay_out(text, self.info.source_language)
 
     def translate_sentences(
         self, sentences: list[str], trace: bool = False, **options: Unpack[DecodeOptions]
     ) -> list[Hypothesis]:
         """The hypotheses of sentences that `lay_out` found, perhaps in several texts."""
         return self._sentences(sentences, self.settings(**options), trace)
-
-    def _sentences(self, sentences: list[str], settings: DecodeSettings, trace: bool) -> list[Hypothesis]:
-        """Sentences, each in as many attempts as it needs to keep what must come through unchanged."""
-        plans = [plan(sentence, self.source_vocab) for sentence in sentences]
-        done: dict[int, Hypothesis] = {}
-        for number in itertools.count():
-            waiting = [index for index in range(len(plans)) if index not in done]
-            if not waiting:
-                return [done[index] for index in range(len(plans))]
-            tried = [plans[index].attempts[number] for index in waiting]
-            units = iter(self._units([text for attempt in tried for text in attempt.texts], settings, trace))
-            for index, attempt in zip(waiting, tried, strict=True):
-                parts = [next(units) for _ in attempt.texts]
-                if (text := attempt.join([part.text for part in parts])) is not None:
-                    done[index] = replace(_together(text, parts), copied=plans[index].copied)
-        raise AssertionError("unreachable")
-
-    def _without_invented(self, unit: Hypothesis, source: str) -> Hypothesis:
-        """The same without placeholders that the source has not."""
-        invented = [word for word in self.target_vocab.placeholders if word in unit.text and word not in source]
-        words = (word for word in unit.text.split() if word not in invented)
-        return replace(unit, text=" ".join(words)) if invented else unit
 
     def _units(self, lines: list[str], settings: DecodeSettings, trace: bool) -> list[Hypothesis]:
         """What the model translates in one piece each, cut only where it is too long."""
@@ -367,31 +319,11 @@ def _text(line: str, number: int) -> str:
     return line
 
 
-def put_together(spans: Sequence[Span], found: Iterator[Hypothesis]) -> Hypothesis:
-    """The hypothesis of a text that was laid out; the next ones of `found` are those of its sentences."""
-    parts = [next(found) if span.sentence else Hypothesis(span.text, 0.0, 0, 0) for span in spans]
-    return _together("".join(part.text for part in parts), parts)
-
-
 class _Written(NamedTuple):
     """A decoded sentence and its text."""
 
     decoded: Decoded
     text: str
-
-
-def _together(text: str, parts: list[Hypothesis]) -> Hypothesis:
-    """The hypothesis of a text from those of its parts; what was not translated has no say in the score."""
-    translated = [part for part in parts if part.fragments]
-    fragments = sum(part.fragments for part in translated)
-    return Hypothesis(
-        text=text,
-        score=sum(part.score * part.fragments for part in translated) / max(fragments, 1),
-        iterations=max((part.iterations for part in translated), default=0),
-        fragments=fragments,
-        copied=any(part.copied for part in parts),
-        passes=[passes for part in translated for passes in part.passes],
-    )
 
 
 def _join(fragments: list[_Written]) -> Hypothesis:

@@ -54,7 +54,7 @@ def run_init(arguments: argparse.Namespace) -> None:
 def run_prepare(arguments: argparse.Namespace) -> None:
     """Text to a data directory."""
     recipe = load_recipe(arguments.recipe, arguments.overrides)
-    from lath.text.corpus import prepare
+    from lath.preparation import prepare
 
     print(prepare(recipe, arguments.out, arguments.vocab_from, strict=arguments.strict, warn=_warn))
 

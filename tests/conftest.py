@@ -13,7 +13,7 @@ from toy import toy_recipe
 from lath.config import Recipe
 from lath.decoding.decoder import PlainDecoder
 from lath.model.directory import LoadedModel, load_model
-from lath.text.corpus import prepare
+from lath.preparation import prepare
 from lath.text.vocab import Vocab
 from lath.trainer import train
 from lath.translator import Translator, load

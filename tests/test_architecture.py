@@ -40,9 +40,10 @@ def parameters(function: Function) -> list[ast.arg]:
     return [argument for argument in listed if argument is not None and argument.arg not in ("self", "cls")]
 
 
-ROOMS = ("text", "model", "decoding", "training", "engine", "front door", "analysis", "serve", "command line")
+FOLDERS = ("text", "model", "decoding", "training", "document", "engine")
+ROOMS = (*FOLDERS, "front door", "analysis", "serve", "command line")
 """A module imports from its own room and those before it; modules outside all rooms are the base, which all may use."""
-FRONT_DOORS = ("translator", "trainer", "distillation")
+FRONT_DOORS = ("translator", "trainer", "preparation", "distillation")
 HOUSE = {name: "front door" for name in FRONT_DOORS} | {"verbs": "command line", "cli": "command line"}
 
 

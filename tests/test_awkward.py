@@ -1,4 +1,4 @@
-"""What people put into a translator, through the bundled model: tests/text/awkward.toml."""
+"""What people put into a translator, through the bundled model: tests/document/awkward.toml."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import lath
 from lath.translator import Translator
 
-CASES = tomllib.loads((Path(__file__).parent / "text/awkward.toml").read_text(encoding="utf-8"))["case"]
+CASES = tomllib.loads((Path(__file__).parent / "document/awkward.toml").read_text(encoding="utf-8"))["case"]
 
 
 @pytest.fixture(scope="module")

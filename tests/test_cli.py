@@ -27,7 +27,7 @@ from conftest import Runs
 import lath.model.bundled
 import lath.model.compress
 import lath.model.directory
-import lath.text.corpus
+import lath.preparation
 import lath.training.checkpoints
 import lath.translator
 from lath.cli import build_parser, main, verb_parsers
@@ -814,7 +814,7 @@ def full(*_: object, **__: object) -> None:
 def test_a_full_disk_while_preparing(
     recipe: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lath.text.corpus, "save_vocabs", full)
+    monkeypatch.setattr(lath.preparation, "save_vocabs", full)
     with nothing_left_behind(tmp_path):
         assert refused(capsys, "prepare", recipe, tmp_path / "out") == (
             f"disk full while writing {tmp_path / 'out'}: free some space and run the same command again"

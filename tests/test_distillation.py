@@ -18,11 +18,12 @@ import pytest
 from conftest import Runs
 
 from lath.config import DecodeOptions
+from lath.decoding.results import Hypothesis
 from lath.distillation import SHARD_LINES, distill, distill_with
 from lath.engine.export import export
 from lath.errors import UserError
 from lath.model.directory import read_info, write_info
-from lath.translator import Hypothesis, Translator, load
+from lath.translator import Translator, load
 
 LINES = ["ba ko", "", "gu du fa", "mi tu re", "  ", "sa", "lo ni pe", "fa fa ba", "tu", "re mi", "du"]
 SHARD = 3

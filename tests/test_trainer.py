@@ -25,7 +25,8 @@ import lath
 from lath.config import Recipe, load_recipe, to_toml, to_tree
 from lath.errors import UserError
 from lath.model.directory import read_info
-from lath.text.corpus import Corpus, prepare
+from lath.preparation import prepare
+from lath.text.corpus import Corpus
 from lath.text.vocab import MASK, PAD
 from lath.trainer import train
 from lath.training.batches import cut_rows, make_batch

@@ -19,12 +19,12 @@ from toy import WORDS
 import lath
 from lath import translator as translator_module
 from lath.config import DecodeOptions, DecodeSettings
-from lath.decoding.results import Decoded
+from lath.decoding.results import Decoded, Hypothesis
 from lath.devices import choose_device, release_memory
 from lath.errors import UserError
 from lath.model.directory import LoadedModel
 from lath.text.vocab import BOS, EOS, MASK
-from lath.translator import READ_AHEAD, Hypothesis, Translator, load
+from lath.translator import READ_AHEAD, Translator, load
 
 KINDS = ("AT", "CMLM", "LAT")
 LINES = ["ba ko mi", "gu", "tu re sa lo ni pe du", "fa", "du fa ba", "sa sa", "ko mi tu re"]

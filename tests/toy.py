@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lath.config import Recipe, recipe_from_tree
-from lath.text.corpus import prepare
+from lath.preparation import prepare
 from lath.trainer import train
 
 Language = Callable[[random.Random], list[tuple[str, str]]]

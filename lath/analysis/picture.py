@@ -15,9 +15,8 @@ from typing import Literal, NamedTuple
 from xml.sax.saxutils import escape
 
 from lath.decoding.merge import Decision
-from lath.decoding.results import Pass
+from lath.decoding.results import Hypothesis, Pass
 from lath.text.vocab import MASK
-from lath.translator import Hypothesis
 
 Name = Callable[[int], str]
 """The text of a token id."""

@@ -11,6 +11,7 @@ from unicodedata import combining, east_asian_width
 from lath.analysis.picture import Cell, Name, Picture, cell_text, describe, draw, draw_svg, row_label
 from lath.analysis.plots import Curve, plot_curves, sparkline
 from lath.config import find_recipe, load_recipe, to_tree
+from lath.decoding.results import Hypothesis
 from lath.errors import UserError
 from lath.files import whole_file
 from lath.model.directory import CARD, CONFIG, EXPORTED, is_exported, read_info
@@ -20,7 +21,6 @@ from lath.training.checkpoints import best_checkpoints, list_checkpoints
 from lath.training.log import Entry, log_entries, training_words
 from lath.training.ranking import out_of_patience, validation_costs
 from lath.training.run import read_settings
-from lath.translator import Hypothesis
 
 COLOURS = {"lost": "9;31", "aside": "2", "given": "2", "head": "1", "masked": "7;33"}
 """Terminal codes; those of tokens that were kept depend on their probability."""

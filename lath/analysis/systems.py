@@ -26,7 +26,7 @@ from lath.analysis.sentences import usable_lines
 from lath.analysis.speed import Row, percentile, signature
 from lath.config import AUTO, AnalyseSettings, DecodeOptions, DecodeSettings, decode_options, to_tree
 from lath.decoding.decoder import PlainDecoder
-from lath.decoding.results import Decoded
+from lath.decoding.results import Decoded, Hypothesis
 from lath.distillation import distill_with, fingerprint, identity
 from lath.errors import UserError
 from lath.files import whole_file
@@ -35,7 +35,7 @@ from lath.model.directory import is_exported
 from lath.model.network import CMLM, KINDS, LAT, Memory, Model
 from lath.progress import Bar, watched
 from lath.text.vocab import EOS, PAD, Vocab
-from lath.translator import Hypothesis, Translator, load
+from lath.translator import Translator, load
 
 NAME = re.compile(r"\w[\w.+-]*")
 ORDER_SEED = 1

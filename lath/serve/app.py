@@ -31,6 +31,10 @@ from starlette.types import ASGIApp
 
 from lath import __version__
 from lath.config import DecodeOptions, ServeSettings
+from lath.decoding.results import Hypothesis
+from lath.document.html import translate_html
+from lath.document.language import identify
+from lath.document.sentences import put_together
 from lath.errors import one_of
 from lath.files import json_line, one_line
 from lath.serve.guard import Guard, Metrics
@@ -50,9 +54,6 @@ from lath.serve.schema import (
 )
 from lath.serve.trace import hypothesis_json
 from lath.serve.worker import Worker
-from lath.text.html import translate_html
-from lath.text.language import identify
-from lath.translator import Hypothesis, put_together
 
 PAGE = Path(__file__).parent / "page"
 AUTO = "auto"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from lath.config import DecodeOptions
-from lath.translator import Hypothesis
+from lath.decoding.results import Hypothesis
 
 REACH = 4
 """Batches' worth of sentences among which those of similar length are sought."""

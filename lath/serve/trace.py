@@ -6,9 +6,8 @@ import math
 from typing import Any
 
 from lath.decoding.merge import Source
-from lath.decoding.results import Pass
+from lath.decoding.results import Hypothesis, Pass
 from lath.text.vocab import MASK, Vocab
-from lath.translator import Hypothesis
 
 
 def hypothesis_json(hypothesis: Hypothesis, vocab: Vocab) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from concurrent.futures import InvalidStateError
 from typing import cast
 
 from lath.config import DecodeOptions, ServeSettings
+from lath.decoding.results import Hypothesis
 from lath.serve.queue import Item, Job, Kind, Waiting, pause
-from lath.translator import Hypothesis, Translator
+from lath.translator import Translator
 
 WARM_UP = "Ja."
 WARM_TOKENS = 64

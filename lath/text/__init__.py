@@ -1,1 +1,1 @@
-"""Text: vocabularies, subwords, aligned corpora, splitting of long lines. This package does not import torch."""
+"""Text as a model sees it: vocabularies, subwords, corpora of token ids. This package does not import torch."""

@@ -16,10 +16,9 @@ from lath.analysis.show import explain, plot_passes, plot_run, show
 from lath.config import RULE_SETS, Recipe, to_tree
 from lath.decoding.merge import merge_pieces
 from lath.decoding.pieces import token_sources
-from lath.decoding.results import Pass
+from lath.decoding.results import Hypothesis, Pass
 from lath.errors import UserError
 from lath.text.vocab import BOS, EOS, MASK, SPECIALS, SubwordNmtVocab
-from lath.translator import Hypothesis
 
 WORDS = SubwordNmtVocab([], ["the", "old", "dog", "cat", "barks"])
 THE, OLD, DOG, CAT, BARKS = range(len(SPECIALS), len(SPECIALS) + 5)

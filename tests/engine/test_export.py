@@ -17,6 +17,7 @@ from toy import WORDS, toy_recipe, train_toy
 
 from lath.config import DecodeSettings, NetworkSettings
 from lath.decoding.decoder import decode
+from lath.decoding.results import Hypothesis
 from lath.engine.ctranslate2 import ALMOST_ZERO, CTranslate2Decoder, deciding_files
 from lath.engine.export import QUANTIZATIONS, export, token_names
 from lath.engine.shortlist import add_shortlist
@@ -26,7 +27,7 @@ from lath.model.directory import ModelInfo, is_exported, load_model, save_model
 from lath.model.network import AT, NEVER_WRITTEN_AFTER_BEGIN, DecoderLayer, build_model
 from lath.model.padding import pad
 from lath.text.vocab import EOS, PAD, SPECIALS, SubwordNmtVocab, Vocab, learn_sentencepiece
-from lath.translator import Hypothesis, Translator, load
+from lath.translator import Translator, load
 
 pytest.importorskip("ctranslate2", reason="the extra bench is not installed")
 

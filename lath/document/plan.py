@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lath.text.protect import Attempt, Span, attempts, find_spans
-from lath.text.surface import foreign_runs, in_capitals, simplify
+from lath.document.protect import Attempt, Span, attempts, find_spans
+from lath.document.surface import foreign_runs, in_capitals, simplify
 from lath.text.vocab import Vocab
 
 

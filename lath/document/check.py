@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lath.document.language import identify, known_languages
 from lath.errors import UserError, one_of
-from lath.text.language import identify, known_languages
 
 BLOCK = 200
 """Neighbouring lines that are looked at together: enough to see a shift from their lengths alone."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lath.text.layout import Span, split_line, split_text
+from lath.document.layout import Span, split_line, split_text
 
 HARD = Path(__file__).parents[2] / "docs/runs/splitter"
 

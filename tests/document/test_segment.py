@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lath.text.segment import split_long
+from lath.document.segment import split_long
 
 
 def shorter_than(limit: int) -> Callable[[str], bool]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lath
-from lath.text.surface import foreign_runs, in_capitals, simplify
+from lath.document.surface import foreign_runs, in_capitals, simplify
 from lath.text.vocab import SubwordNmtVocab, Vocab, learn_sentencepiece
 from lath.translator import Translator
 
