@@ -376,11 +376,21 @@ Settings = TypeVar("Settings")
 
 def with_options(settings: DecodeSettings, options: DecodeOptions) -> DecodeSettings:
     """Decoding settings with some replaced by name, checked as a recipe's; None keeps one."""
-    given = {key: value for key, value in options.items() if value is not None}
+    given = [part for name, value in options.items() if value is not None for part in (name, value)]
+    try:
+        return _with_options(settings, *given)
+    except TypeError:  # a list, say, cannot be looked up; the checks say what is wrong with it
+        return _with_options.__wrapped__(settings, *given)
+
+
+@functools.lru_cache(maxsize=256, typed=True)
+def _with_options(settings: DecodeSettings, *given: Any) -> DecodeSettings:
+    """`given` are names and values in turn. Cached, because the checks cost a GPU's user a tenth of a short sentence."""
     if not given:
         return settings
-    checked = settings_from_tree(DecodeSettings, given, "decode")
-    changed = dataclasses.replace(settings, **{key: getattr(checked, key) for key in given})
+    options = dict(zip(given[::2], given[1::2], strict=True))
+    checked = settings_from_tree(DecodeSettings, options, "decode")
+    changed = dataclasses.replace(settings, **{name: getattr(checked, name) for name in options})
     check_decode(changed, "decode")
     return changed
 

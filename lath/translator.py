@@ -230,7 +230,8 @@ class Translator:
         while lines := list(itertools.islice(stream, READ_AHEAD * settings.batch_sentences)):
             for hypothesis in self._texts([line.rstrip("\r\n") for line in lines], settings, trace, split):
                 # A line break within an item would break the file that the lines go to.
-                yield replace(hypothesis, text=one_line(hypothesis.text))
+                text = one_line(hypothesis.text)
+                yield hypothesis if text == hypothesis.text else replace(hypothesis, text=text)
 
     def _texts(self, texts: list[str], settings: DecodeSettings, trace: bool, split: bool) -> list[Hypothesis]:
         if not split:

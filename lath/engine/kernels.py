@@ -49,9 +49,9 @@ if importlib.util.find_spec("triton"):
         query_batch, query_row, key_batch, key_row, value_batch, value_row, bias_batch,
         HEADS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
-        """One program for each sentence and head: all its queries against blocks of its keys, softmax in one pass."""
+        """One program for some queries of a sentence and a head, against blocks of its keys: softmax in one pass."""
         sentence, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-        row, dims = tl.arange(0, ROWS), tl.arange(0, SIZE)
+        row, dims = tl.program_id(2) * ROWS + tl.arange(0, ROWS), tl.arange(0, SIZE)
         there = row < queries
         place = query + sentence * query_batch + row[:, None] * query_row + head * SIZE + dims[None, :]
         asked = tl.load(place, mask=there[:, None], other=0.0)

@@ -53,7 +53,8 @@ class RecordedDecoder:
 
     def _search(self, settings: DecodeSettings) -> BeamSearch | Passes:
         """What decodes with these settings, made at their first use; the batch size makes no difference."""
-        settings = replace(settings, batch_sentences=1)
+        if settings.batch_sentences != 1:
+            settings = replace(settings, batch_sentences=1)
         with self._choosing:
             if settings not in self._searches:
                 if len(self._searches) >= MOST_SETTINGS:

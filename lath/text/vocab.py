@@ -14,7 +14,7 @@ import json
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain, takewhile
 from pathlib import Path
 from typing import Protocol
@@ -75,11 +75,11 @@ class SentencePieceVocab:
         if not all(id == UNK or self._processor.is_control(id) for id in range(len(SPECIALS))):
             raise ValueError("text could be encoded to its special tokens")
 
-    @property
+    @cached_property
     def size(self) -> int:
         return int(self._processor.get_piece_size())
 
-    @property
+    @cached_property
     def placeholders(self) -> tuple[str, ...]:
         pieces = map(self.token, range(len(SPECIALS), self.size))
         return tuple(match[1] for match in takewhile(bool, map(_PLACEHOLDER.fullmatch, pieces)) if match)

@@ -112,8 +112,8 @@ for step in (0, 3, 40):
     found, expected = (attend(query, keys, values, mask) for attend in (_attend_through_table, attend_gathered))
     assert torch.allclose(found, expected, atol=1e-5), (found - expected).abs().max()
 
-for length in (1, 31, 70):
-    query = torch.randn(2, 5, 3, 4, 16, generator=generator).unbind(2)[1]
+for queries, length in ((5, 1), (5, 31), (5, 70), (16, 31), (40, 31)):
+    query = torch.randn(2, queries, 3, 4, 16, generator=generator).unbind(2)[1]
     keys, values = torch.randn(2, length, 2, 4, 16, generator=generator).unbind(2)
     bias = torch.zeros(2, 1, 1, length)
     bias[0, ..., length // 2 + 1 :] = -torch.inf

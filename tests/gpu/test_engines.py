@@ -168,10 +168,10 @@ def test_batch_after_batch_while_the_device_works_on_the_next(kind: Kind) -> Non
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("length", [1, 31, 40, 130])
-def test_few_queries_are_attended_as_by_torch(dtype: torch.dtype, length: int) -> None:
+@pytest.mark.parametrize(("queries", "length"), [(5, 1), (5, 31), (5, 40), (5, 130), (31, 32), (64, 40)])
+def test_few_queries_are_attended_as_by_torch(dtype: torch.dtype, queries: int, length: int) -> None:
     generator = torch.Generator("cuda").manual_seed(length)
-    query = torch.randn((3, 5, 3, 8, 64), generator=generator, device="cuda").to(dtype).unbind(2)[0]
+    query = torch.randn((3, queries, 3, 8, 64), generator=generator, device="cuda").to(dtype).unbind(2)[0]
     keys, values = torch.randn((3, length, 2, 8, 64), generator=generator, device="cuda").to(dtype).unbind(2)
     bias = torch.zeros((3, 1, 1, length), dtype=dtype, device="cuda")
     bias[0, ..., length // 2 + 1 :] = -torch.inf
