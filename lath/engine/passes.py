@@ -140,11 +140,12 @@ class Passes:
 
     def _start_rows(self, source: Tensor, at_least: int) -> _Started:
         with self._alone:
-            encoded = self._encoder(batch_size(len(source)), self.width(source.shape[1]))
-            encoded.inputs.copy_(filled_up(source, *encoded.source.shape))
+            batch, width = batch_size(len(source)), self.width(source.shape[1])
+            encoded = self._encoder(batch, width)
+            encoded.inputs.copy_(filled_up(source, batch, width))
             encoded.run()
-            few = len(encoded.lengths) <= FEW_ROWS
-            longest = encoded.source.shape[1] if few else max(encoded.lengths.tolist())
+            few = batch * self.settings.length_candidates <= FEW_ROWS
+            longest = width if few else max(encoded.lengths.tolist())
             wide = max(at_least, target_width(longest, self.model.settings.max_positions))
             return _Started(source, wide, Fetched(self._decoder(encoded, wide)()))
 
