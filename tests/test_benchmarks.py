@@ -102,4 +102,4 @@ def test_verifying(toy_folder: Path, toy_run: Runs) -> None:
     rows = {row["system"]: row for row in told["rows"]}
     assert rows["AT greedy"]["same"] == rows["LAT-1, exact"]["same"] == rows["LAT-2, exact"]["same"] == 20
     assert rows["LAT-2, 5 lengths, rerank"]["at_passes"] == 1
-    assert all(row["bleu"] >= 0 and row["tokens_a_round"] >= 1 for row in told["rows"])
+    assert all(row["bleu"] >= 0 and row["tokens_a_round"] > 0 for row in told["rows"])
