@@ -150,6 +150,11 @@ REFUSALS = {
     "[objective]\ndelete_from_short = true\ndeletion_rate = 0": (
         "objective: delete_from_short needs a deletion_rate above 0"
     ),
+    "[objective]\nglancing_share = 1.5": "objective: glancing_share must be 0 to 1",
+    "[objective]\nglancing_final_ratio = -0.1": "objective: glancing_ratio and glancing_final_ratio must be 0 to 1",
+    '[network]\nkind = "AT"\n[objective]\nglancing_share = 0.5': (
+        "objective: glancing_share is for LAT and CMLM; an AT sees no masks, so set it to 0"
+    ),
     "[data]\nmax_length = 100\n[network]\nmax_positions = 110\n[objective]\ninsertion_rate = 0.15": (
         "data.max_length 100 with up to 15 inserted masks does not fit network.max_positions 110; "
         "set network.max_positions to 118 or more"
