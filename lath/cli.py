@@ -240,6 +240,14 @@ def _add_translate(verbs: Any) -> None:
         default=FORMATS[0],
         help=f"html translates the text between tags {DEFAULT}",
     )
+    translate.add_argument(
+        "--verifier", type=Path, metavar="MODEL", help="AT model with the same vocabulary, which checks what LAT writes"
+    )
+    translate.add_argument(
+        "--verify",
+        choices=("rerank", "relaxed", "exact"),
+        help="how: it chooses a length, accepts what is likely, or accepts what it would write (default: relaxed)",
+    )
     _add_threads(translate)
     _add_device(translate)
     _add_precision(translate)

@@ -226,6 +226,13 @@ class DecodeSettings:
     """AT divides a hypothesis's log-probability by its length to this power."""
     rules: Literal["official", "paper"] = "official"
     """How pieces are merged (LAT): as in the authors' program, or as the paper's text describes it."""
+    verify: Literal["", "rerank", "relaxed", "exact"] = ""
+    """How a verifier (AT) checks what LAT writes: it chooses among the length candidates, accepts what it finds likely
+    too, or accepts only what it would write itself."""
+    verify_top: int = 3
+    """relaxed: a token is accepted if it is among so many that the verifier finds likeliest there, ..."""
+    verify_nats: float = 1.0
+    """... and its log-probability is at most so much below the likeliest's."""
     shortlist: bool = False
     """Choose only among tokens that are likely for the source (on a CPU): faster, needs `lath shortlist`."""
     batch_sentences: int = 0
@@ -247,6 +254,9 @@ class DecodeOptions(TypedDict, total=False):
     beam: int
     length_penalty: float
     rules: Literal["official", "paper"]
+    verify: Literal["", "rerank", "relaxed", "exact"]
+    verify_top: int
+    verify_nats: float
     shortlist: bool
     batch_sentences: int
 
@@ -558,6 +568,9 @@ def check_decode(decode: DecodeSettings, where: str) -> None:
         (0 <= decode.extra_length <= 9, "extra_length must be 0 to 9"),
         (decode.beam >= 1, "beam must be at least 1"),
         (abs(decode.length_penalty) <= 10, "length_penalty must be -10 to 10"),
+        (1 <= decode.verify_top <= 1000, "verify_top must be 1 to 1000"),
+        (decode.verify_nats >= 0, "verify_nats must not be negative"),
+        (not (decode.verify and decode.shortlist), "verify needs the whole vocabulary; set shortlist to false"),
         (decode.batch_sentences >= 0, "batch_sentences must not be negative"),
         (
             max(decode.iterations, decode.beam) <= 1000 and decode.batch_sentences <= 1_000_000,

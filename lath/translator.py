@@ -20,6 +20,7 @@ from torch import Tensor
 from lath.config import FORMATS, DecodeOptions, DecodeSettings, with_options
 from lath.decoding.decoder import Decoder, PlainDecoder
 from lath.decoding.results import Decoded, Hypothesis
+from lath.decoding.verify import VerifyingDecoder
 from lath.devices import (
     BATCHES_BEFORE_RELEASE,
     HAS_TRITON,
@@ -44,9 +45,9 @@ from lath.errors import UserError, one_of, shown
 from lath.files import one_line
 from lath.model.bundled import find_model
 from lath.model.directory import LoadedModel, ModelInfo, is_exported, load_model, read_info
-from lath.model.network import Model
+from lath.model.network import AT, LAT, Model
 from lath.model.padding import pad
-from lath.text.vocab import EOS, Vocab
+from lath.text.vocab import EOS, Vocab, same_tokens
 
 READ_AHEAD = 32
 """Batches' worth of lines read at once, so that sentences of similar length can share a batch."""
@@ -56,13 +57,21 @@ MAX_TOKEN_LENGTH = 64
 
 
 def load(
-    model: str | Path, device: str = "auto", precision: str = "auto", engine: str = "auto", threads: int | None = None
+    model: str | Path,
+    device: str = "auto",
+    precision: str = "auto",
+    engine: str = "auto",
+    threads: int | None = None,
+    verifier: str | Path | None = None,
 ) -> Translator:
     """Load a bundled model by name, or a model directory; by default as fast as the device can translate.
 
     `engine` is plain (model/network.py and nothing else), recorded (CUDA graphs), or auto. `threads` of the CPU are by
     default as many as are idle when a translation begins. A directory of `lath export` runs on the CPU, in the
     precision it was exported with, by CTranslate2.
+
+    `verifier` is an AT model with the same vocabulary, which checks what the model, a LAT, writes, as `decode.verify`
+    says: relaxed, unless the model's settings or the options of a call name another mode. The engine is plain then.
 
     Threads may share the translator, from its first use on; each gets its own translations. On a GPU they take turns
     and must use one CUDA stream, as they do by default. A stream of `hypotheses` belongs to the thread that reads it.
@@ -71,14 +80,61 @@ def load(
     or otherwise, start processes with `spawn`, and load in each.
     """
     directory = find_model(model)
+    if verifier is not None:
+        check_pair(directory, find_model(verifier), engine)
     if is_exported(directory):
         return _load_exported(directory, device, precision, engine, threads)
     chosen = choose_device(device)
     precision = choose_precision(precision, read_info(directory).network, chosen, engine)
-    loaded = load_int8(directory) if precision == "int8" else load_model(directory, chosen)
-    loaded.model.to(PRECISIONS[precision])
+    loaded = _load_weights(directory, chosen, precision)
+    if verifier is not None:
+        return _verified(loaded, _load_weights(find_model(verifier), chosen, precision), precision, threads)
     shortlist = load_shortlist(directory) if has_shortlist(directory) and chosen.type == "cpu" else None
     return Translator(loaded, choose_decoder(loaded.model, engine, shortlist), precision, threads)
+
+
+def _load_weights(directory: Path, device: torch.device, precision: str) -> LoadedModel:
+    loaded = load_int8(directory) if precision == "int8" else load_model(directory, device)
+    loaded.model.to(PRECISIONS[precision])
+    return loaded
+
+
+def check_pair(student: Path, verifier: Path, engine: str = "auto") -> None:
+    """Refuse two models of which the second cannot check what the first writes."""
+    if engine == "recorded":
+        raise UserError("engine recorded: a pair of models runs in plain PyTorch; leave out --engine, or --verifier")
+    infos: list[ModelInfo] = []
+    for directory, kind, task in ((student, "LAT", "drafts are written by"), (verifier, "AT", "they are checked by")):
+        if is_exported(directory):
+            raise UserError(f"{directory}: an exported model can neither draft nor verify; use the model it came from")
+        infos.append(read_info(directory))
+        if infos[-1].network.kind != kind:
+            raise UserError(f"{directory}: {infos[-1].network.kind}, but {task} {kind}; name a model of that kind")
+    one, other = infos
+    for name in ("source_language", "target_language"):
+        if getattr(one, name) != getattr(other, name):
+            raise UserError(
+                f"{verifier}: {name} {getattr(other, name)!r}, but {student} has {getattr(one, name)!r}; "
+                f"a verifier translates from and into the same languages"
+            )
+    if not same_tokens(student, verifier):
+        raise UserError(
+            f"{verifier}: another vocabulary than {student}; train both on one data directory, or prepare the data of "
+            f"one with lath prepare --vocab-from the other"
+        )
+    if other.network.max_positions <= one.max_length:
+        raise UserError(
+            f"{verifier}: network.max_positions {other.network.max_positions} is too small for sentences of "
+            f"{one.max_length} tokens, which {student} translates; use a verifier with {one.max_length + 1} or more"
+        )
+
+
+def _verified(student: LoadedModel, verifier: LoadedModel, precision: str, threads: int | None) -> Translator:
+    assert isinstance(student.model, LAT), student.info.network.kind
+    assert isinstance(verifier.model, AT), verifier.info.network.kind
+    decode = student.info.decode
+    info = replace(student.info, decode=replace(decode, verify=decode.verify or "relaxed"))
+    return Translator(replace(student, info=info), VerifyingDecoder(student.model, verifier.model), precision, threads)
 
 
 def _load_exported(directory: Path, device: str, precision: str, engine: str, threads: int | None) -> Translator:
@@ -153,6 +209,8 @@ class Translator:
 
     def with_engine(self, engine: str = "auto") -> Translator:
         """The same weights with a new decoder, which shares no recordings with this one."""
+        if isinstance(self.decoder, VerifyingDecoder):  # it has none
+            return self
         shortlist = self.decoder.shortlist if isinstance(self.decoder, ShortlistDecoder) else None
         return self if self.model is None else self.with_decoder(choose_decoder(self.model, engine, shortlist))
 
@@ -203,6 +261,11 @@ class Translator:
     def settings(self, **options: Unpack[DecodeOptions]) -> DecodeSettings:
         """The model's decoding settings with some replaced, complete for the device."""
         chosen = with_options(self.info.decode, options)
+        if chosen.verify and not getattr(self.decoder, "has_verifier", False):
+            raise UserError(
+                f"decode.verify {chosen.verify}: no verifier; name an AT model with the same vocabulary: "
+                f"--verifier MODEL, or lath.load(student, verifier=MODEL)"
+            )
         if chosen.shortlist and not self.has_shortlist:
             raise UserError(self._no_shortlist())
         if chosen.batch_sentences == 0:
@@ -338,4 +401,5 @@ def _join(fragments: list[_Written]) -> Hypothesis:
         iterations=max(result.iterations for result in decoded),
         fragments=len(decoded),
         passes=[result.passes for result in decoded if result.passes],
+        checks=max(result.checks for result in decoded),
     )

@@ -128,7 +128,11 @@ def run_translate(arguments: argparse.Namespace) -> None:
 
     with join_world(preferred_device(model, arguments.device)) as (world, device):
         options = decode_options(arguments.overrides)
-        translator = load(model, str(device), arguments.precision, arguments.engine, arguments.threads)
+        if arguments.verify is not None:
+            options["verify"] = arguments.verify
+        translator = load(
+            model, str(device), arguments.precision, arguments.engine, arguments.threads, arguments.verifier
+        )
         if arguments.text is not None or arguments.format == "html":
             text = arguments.text if arguments.text is not None else "\n".join(read_lines(source)) + "\n"
             whole = translator.translate(text, split=not arguments.lines, format=arguments.format, **options)

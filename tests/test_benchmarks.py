@@ -93,3 +93,13 @@ def test_serve(toy_run: Runs, toy_folder: Path) -> None:
     result = last_line("benchmarks/serve.py", toy_run("LAT") / "model", toy_folder / "valid.src", *few)
     assert [row["load"] for row in result["rows"]] == ["1 clients", "4 clients", "20/s"]
     assert all(row["speed"] > 0 and row["wrong"] == row["refused"] == 0 for row in result["rows"])
+
+
+def test_verifying(toy_folder: Path, toy_run: Runs) -> None:
+    told = last_line("benchmarks/verify.py", toy_run("LAT") / "model", toy_run("AT") / "model",
+                     toy_folder / "valid.src", toy_folder / "valid.tgt", "--lines", 20, "--drafts", 1, 2,
+                     "--tops", 3, "--nats", 1, "--device", "cpu")  # fmt: skip
+    rows = {row["system"]: row for row in told["rows"]}
+    assert rows["AT greedy"]["same"] == rows["LAT-1, exact"]["same"] == rows["LAT-2, exact"]["same"] == 20
+    assert rows["LAT-2, 5 lengths, rerank"]["at_passes"] == 1
+    assert all(row["bleu"] >= 0 and row["tokens_a_round"] > 0 for row in told["rows"])

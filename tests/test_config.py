@@ -170,6 +170,9 @@ REFUSALS = {
     "[decode]\niterations = 0": "decode: iterations must be at least 1",
     "[decode]\nlength_candidates = 10": "decode: length_candidates must be 1 to 9",
     "[decode]\nbeam = 0": "decode: beam must be at least 1",
+    "[decode]\nverify_top = 0": "decode: verify_top must be 1 to 1000",
+    "[decode]\nverify_nats = -0.5": "decode: verify_nats must not be negative",
+    '[decode]\nverify = "exact"\nshortlist = true': "decode: verify needs the whole vocabulary; set shortlist to false",
     "[decode]\nbatch_sentences = -1": "decode: batch_sentences must not be negative",
 }
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from conftest import Runs, Translators
 from torch import Tensor
-from toy import WORDS
+from toy import WORDS, ambiguous_pairs, toy_recipe, train_toy
 
 import lath
 from lath import translator as translator_module
@@ -419,3 +419,44 @@ def test_freed_memory_can_be_returned() -> None:
     release_memory()
     assert before - resident() > 40_000_000
     assert last
+
+
+# ---- a verifier -----------------------------------------------------------------------------------------------------
+
+
+def test_a_pair_verifies_as_its_settings_and_options_say(toy_run: Runs) -> None:
+    student, teacher = toy_run("LAT") / "model", toy_run("AT") / "model"
+    pair, alone = load(student, "cpu", verifier=teacher), load(student, "cpu")
+    assert pair.settings().verify == "relaxed", "a verifier is there to verify"
+    assert pair.translate(LINES, verify="exact") == load(teacher, "cpu").translate(LINES, beam=1)
+    assert pair.translate(LINES, verify="") == alone.translate(LINES)
+    assert [one.checks for one in pair.hypotheses(LINES, verify="rerank")] == [1] * len(LINES)
+    assert all(one.checks >= 1 and one.passes for one in pair.hypotheses(LINES, trace=True))
+    assert pair.with_engine().settings().verify == "relaxed"
+
+
+@pytest.mark.parametrize("verify", ["rerank", "relaxed", "exact"])
+def test_to_verify_takes_a_verifier(trained: Translators, verify: Any) -> None:
+    with pytest.raises(UserError, match="no verifier.*--verifier MODEL"):
+        trained("LAT").translate(LINES, verify=verify)
+
+
+def test_models_that_are_no_pair_are_refused(toy_run: Runs) -> None:
+    student, teacher = toy_run("LAT") / "model", toy_run("AT") / "model"
+    for first, second, message in (
+        (student, toy_run("CMLM") / "model", "CMLM, but they are checked by AT"),
+        (student, student, "LAT, but they are checked by AT"),
+        (toy_run("CMLM") / "model", teacher, "CMLM, but drafts are written by LAT"),
+        (teacher, teacher, "AT, but drafts are written by LAT"),
+        ("de-en", teacher, "source_language 'xx', but .* has 'de'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            load(first, "cpu", verifier=second)
+    with pytest.raises(UserError, match="leave out --engine"):
+        load(student, "cpu", engine="recorded", verifier=teacher)
+
+
+def test_a_verifier_with_another_vocabulary_is_refused(toy_run: Runs, tmp_path: Path) -> None:
+    recipe = toy_recipe(tmp_path, "AT", ambiguous_pairs, steps=2, validate_every=1, keep_best=1)
+    with pytest.raises(UserError, match="another vocabulary than .*--vocab-from"):
+        load(toy_run("LAT") / "model", "cpu", verifier=train_toy(tmp_path, recipe))

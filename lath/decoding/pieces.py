@@ -18,7 +18,7 @@ from lath.decoding.lengths import best_candidates, length_candidates, repeat_row
 from lath.decoding.masks import mask_count, only_at
 from lath.decoding.merge import Merged, NextInput, Sentence, Source, merge_pieces, next_input, wrap
 from lath.decoding.results import Decoded, Pass
-from lath.model.network import LAT, Pieces
+from lath.model.network import LAT, Memory, Pieces
 from lath.model.padding import pad
 from lath.text.vocab import BOS, EOS, MASK, PAD
 
@@ -54,13 +54,20 @@ def decode_pieces(
 ) -> list[Decoded]:
     """Translate B x S source tokens (each sentence ends in EOS)."""
     memory, scores = model.encode(source)
+    return best_candidates(write_candidates(model, memory, scores, settings, trace, merge), settings.length_candidates)
+
+
+def write_candidates(
+    model: LAT, memory: Memory, scores: Tensor, settings: DecodeSettings, trace: bool, merge: MergeRule
+) -> list[Decoded]:
+    """A translation of each length candidate of each encoded sentence; `scores` are those of the lengths."""
     candidates, length_scores = length_candidates(scores, settings.length_candidates, settings.extra_length)
     lengths: list[int] = candidates.tolist()
     memory = repeat_rows(memory, settings.length_candidates)
     inputs = [[MASK] * length for length in lengths]
     passes: list[list[Pass]] = [[] for _ in inputs]
     for iteration in range(1, settings.iterations + 1):
-        target = pad(inputs).to(source.device)
+        target = pad(inputs).to(scores.device)
         written = Pieces(*only_at(target != PAD, model.decode(target, memory), model.pieces))
         step = MergeStep(settings.merge_rules, iteration, settings.iterations, model.settings.max_positions)
         merged = merge_rows(inputs, written, step, merge, trace)
@@ -69,11 +76,10 @@ def decode_pieces(
             if merged_pass.trace is not None:
                 traced.append(merged_pass.trace)
     certain = certainty(written.scores, (target != PAD).sum(dim=1), length_scores).tolist()
-    decoded = [
+    return [
         Decoded(ids := last.sentence.ids[1:-1], score if ids else -torch.inf, settings.iterations, traced)
         for last, score, traced in zip(merged, certain, passes, strict=True)
     ]
-    return best_candidates(decoded, settings.length_candidates)
 
 
 def certainty(scores: Tensor, shown: Tensor, length_scores: Tensor) -> Tensor:
@@ -95,32 +101,38 @@ def merge_rows(
 
     # Departure: only masks are ever deleted, so text that merges badly can outgrow the position table (`step.limit`).
     """
-    rules, last = step.rules, step.iteration == step.iterations
-    passes: list[MergedPass] = []
     rows = zip(inputs, written.tokens.tolist(), written.scores.double().tolist(), strict=True)
-    for shown, all_tokens, all_scores in rows:
-        pieces, scores = all_tokens[: len(shown)], all_scores[: len(shown)]
-        merged = merge(pieces, scores, rules)
-        sentence = wrap(merged, len(pieces), bos=BOS, eos=EOS, mask=MASK)
-        following = NextInput(sentence.ids, [], 0)
-        if not last:
-            masks = mask_count(len(sentence.ids), step.iteration, step.iterations)
-            following = next_input(sentence, masks, len(shown), rules, mask=MASK)
-        ids = following.ids if last or len(following.ids) <= step.limit else [*following.ids[: step.limit - 1], EOS]
-        traced = None
-        if trace:
-            traced = Pass(
-                input=shown,
-                pieces=pieces,
-                scores=scores,
-                decisions=merged.decisions,
-                output=sentence.ids,
-                masked=following.masked,
-                length_change=following.change,
-                sources=token_sources(merged),
-            )
-        passes.append(MergedPass(sentence, ids, traced))
-    return passes
+    return [
+        merge_row(shown, pieces[: len(shown)], scores[: len(shown)], step, merge, trace)
+        for shown, pieces, scores in rows
+    ]
+
+
+def merge_row(
+    shown: list[int], pieces: list[list[int]], scores: list[list[float]], step: MergeStep, merge: MergeRule, trace: bool
+) -> MergedPass:
+    """As `merge_rows`, for one sentence."""
+    rules, last = step.rules, step.iteration == step.iterations
+    merged = merge(pieces, scores, rules)
+    sentence = wrap(merged, len(pieces), bos=BOS, eos=EOS, mask=MASK)
+    following = NextInput(sentence.ids, [], 0)
+    if not last:
+        masks = mask_count(len(sentence.ids), step.iteration, step.iterations)
+        following = next_input(sentence, masks, len(shown), rules, mask=MASK)
+    ids = following.ids if last or len(following.ids) <= step.limit else [*following.ids[: step.limit - 1], EOS]
+    traced = None
+    if trace:
+        traced = Pass(
+            input=shown,
+            pieces=pieces,
+            scores=scores,
+            decisions=merged.decisions,
+            output=sentence.ids,
+            masked=following.masked,
+            length_change=following.change,
+            sources=token_sources(merged),
+        )
+    return MergedPass(sentence, ids, traced)
 
 
 def token_sources(merged: Merged) -> list[list[Source]]:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from lath.decoding.merge import Decision, Source
 
 DOUBTFUL_SCORE = -0.45
 """With the bundled model 0.2 % of everyday sentences and 1 % of news lines score lower, and 79 % of nonsense."""
+
+
+class Check(NamedTuple):
+    """What a verifier said to a draft (decoding/verify.py)."""
+
+    accepted: int
+    """Tokens that stay, from the first of the draft on; EOS counts."""
+    correction: int | None
+    """The verifier's own token behind them; none where nothing may follow."""
 
 
 @dataclass(slots=True)
@@ -27,6 +37,10 @@ class Pass:
     """Masks asked to be inserted (positive) or deleted (negative) before the next pass."""
     sources: list[list[Source]] = field(default_factory=list)
     """The proposals that were aligned into each token of the output; empty for CMLM."""
+    prefix: list[int] = field(default_factory=list)
+    """A redraft continues these tokens, and its input, pieces and output begin behind them."""
+    check: Check | None = None
+    """Of the output, where it was a draft."""
 
 
 @dataclass(slots=True)
@@ -35,10 +49,13 @@ class Decoded:
 
     ids: list[int]
     score: float
-    """Mean log-probability of the tokens (AT: divided by the length penalty; LAT: `pieces.certainty`)."""
+    """Mean log-probability of the tokens (AT: divided by the length penalty; LAT: `pieces.certainty`); if
+    it was verified, AT's."""
     iterations: int
-    """Passes of the decoder (AT: one for each token)."""
+    """Passes of the decoder (AT: one for each token; verified: of LAT's)."""
     passes: list[Pass] = field(default_factory=list)
+    checks: int = 0
+    """Passes of the verifier, where there is one."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +75,8 @@ class Hypothesis:
     """Whether something was protected, and so came through unchanged."""
     passes: list[list[Pass]] = field(default_factory=list)
     """With trace: the passes of each fragment."""
+    checks: int = 0
+    """Passes of the verifier, where there is one."""
 
     @property
     def doubtful(self) -> bool:

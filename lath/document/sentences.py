@@ -66,4 +66,5 @@ def _together(text: str, parts: list[Hypothesis]) -> Hypothesis:
         fragments=fragments,
         copied=any(part.copied for part in parts),
         passes=[passes for part in translated for passes in part.passes],
+        checks=max((part.checks for part in translated), default=0),
     )
