@@ -395,7 +395,7 @@ def with_options(settings: DecodeSettings, options: DecodeOptions) -> DecodeSett
 
 @functools.lru_cache(maxsize=256, typed=True)
 def _with_options(settings: DecodeSettings, *given: Any) -> DecodeSettings:
-    """`given` are names and values in turn. Cached: the checks take a tenth of the time of a short sentence on a GPU."""
+    """`given` are names and values in turn. Cached: the checks take a tenth of a short sentence's time on a GPU."""
     if not given:
         return settings
     options = dict(zip(given[::2], given[1::2], strict=True))
