@@ -57,12 +57,17 @@ ein ` allein |
 am 24.12.2023 um 18:30 Uhr | 24.12.2023 ; 18:30
 2023-12-24, 2023-12-24T18:30:00Z | 2023-12-24 ; 2023-12-24T18:30:00Z
 12/24/2023 | 12/24/2023
+Bestellung (Nr. 4711-A), Flug LH2034. | 4711-A ; LH2034
+Artikel 12a, A4, CO2 und COVID-19 | 12a ; A4 ; CO2 ; COVID-19
+Formular XJ/22-900/B, IBAN DE89 3704 0044 | XJ/22-900/B ; DE89 ; 3704 ; 0044
+Commit 9de5524, 550e8400-e29b-41d4-a716-446655440000. | 9de5524 ; 550e8400-e29b-41d4-a716-446655440000
+G-20-Gipfel, A4-Format, U2-Konzert, die 90er, 5-jährig |
 vom 24.12. bis 26.12. | 24.12. ; 26.12.
 24.–26.12.2023 | 24.–26.12.2023
 18:30-19:00, 6:30 p.m. heute | 18:30-19:00 ; 6:30 p.m.
 10–12 Leute | 10–12
 am 3. Oktober, die 2. Auflage |
-die 10-jährige COVID-19 A4 20er 3D 2nd 1990s |
+die 10-jährige 20er 2nd 1990s 90s |
 im Jahr 2021. | 2021
 Es sind 1,65 Meter. | 1,65
 v1.2.3, 1.2.3 und 192.168.0.1 | v1.2.3 ; 1.2.3 ; 192.168.0.1
@@ -88,6 +93,7 @@ def test_what_is_protected(row: str) -> None:
         ("https://x.de", "url"), ("a@b.de", "email"), ("/etc/x", "path"), ("{x}", "placeholder"), ("<b>", "markup"),
         ("&amp;", "markup"), ("😀", "emoji"), ("`x`", "code"), ("@x", "handle"), ("3.4.2020", "date"), ("8:30", "time"),
         ("5 km", "number"),
+        ("4711-A", "identifier"),
     ],
 )  # fmt: skip
 def test_kinds(string: str, kind: str) -> None:
