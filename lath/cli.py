@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
@@ -622,17 +623,46 @@ def _run(arguments: list[str]) -> None:
     parsed.run(parsed)
 
 
-def verb_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+def verb_parsers(parser: argparse.ArgumentParser) -> dict[str, _Parser]:
     """The parser of each verb, by name."""
     action = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     return dict(action.choices)
 
 
 def reference() -> str:
-    """docs/cli.md: the help of every verb."""
+    """docs/cli.md: the help of every verb; options that several verbs have are described once."""
     parser = build_parser()
-    lines = ["# Command line", "", "The help of every verb. Written by `make docs`; do not edit.", ""]
-    for name, verb in {"lath": parser, **verb_parsers(parser)}.items():
-        title = name if verb is parser else f"lath {name}"
-        lines += [f"## {title}", "", "```text", verb.format_help().rstrip(), "```", ""]
+    verbs = verb_parsers(parser)
+    options = [action for verb in verbs.values() for action in verb._actions if action.option_strings]
+    counts = Counter(map(_described, options))
+    shared = {_described(action): action for action in options if counts[_described(action)] > 1}
+    lines = ["# Command line", "", "The help of every verb. What several verbs have is described once, before them.",
+             "Written by `make docs`; do not edit.", ""]  # fmt: skip
+    lines += _block("lath", [parser.format_help()])
+    lines += _block("Options of several verbs", [_listed(parser, "options", list(shared.values()))])
+    for name, verb in verbs.items():
+        sections = [
+            _listed(verb, str(group.title), [a for a in group._group_actions if _described(a) not in shared])
+            for group in verb._action_groups
+        ]
+        start = [f"{verb.description}\nExample: {verb.example}\n", verb.format_usage()]
+        lines += _block(f"lath {name}", [*start, *filter(None, sections)])
     return "\n".join(lines)
+
+
+def _described(action: argparse.Action) -> tuple[object, ...]:
+    """What the help says of an argument."""
+    return (*action.option_strings, action.help, action.metavar, str(action.default))
+
+
+def _listed(parser: argparse.ArgumentParser, title: str, actions: list[argparse.Action]) -> str:
+    """A section of the help; empty without arguments."""
+    formatter = _Formatter(parser.prog)
+    formatter.start_section(title)
+    formatter.add_arguments(actions)
+    formatter.end_section()
+    return formatter.format_help()
+
+
+def _block(title: str, texts: list[str]) -> list[str]:
+    return [f"## {title}", "", "```text", "\n".join(texts).rstrip(), "```", ""]

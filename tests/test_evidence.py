@@ -17,8 +17,6 @@ PAGES = sorted(
     ]
 )
 LINK = re.compile(r"\]\(([^)#\s]*runs/[^)#\s]*)\)")
-KIBIBYTES = {"formats.md": 30, "cli.md": 22, "results.md": 12, "benchmarks.md": 10}
-"""How large a page may be; others 15."""
 
 
 def test_every_stored_run_is_cited() -> None:
@@ -38,8 +36,3 @@ def test_a_log_entry_has_a_date_a_verdict_and_at_most_eight_lines() -> None:
     dates = [heading[:10] for heading in headings]
     assert dates == sorted(dates, reverse=True)
     assert [entry for entry in entries if len(entry.strip().splitlines()) > 2 + 8] == []
-
-
-def test_pages_are_short() -> None:
-    sizes = {page.name: page.stat().st_size for page in ROOT.glob("docs/*.md")}
-    assert {name: size for name, size in sizes.items() if size > 1024 * KIBIBYTES.get(name, 15)} == {}
