@@ -432,7 +432,12 @@ def test_a_pair_verifies_as_its_settings_and_options_say(toy_run: Runs) -> None:
     assert pair.translate(LINES, verify="") == alone.translate(LINES)
     assert [one.checks for one in pair.hypotheses(LINES, verify="rerank")] == [1] * len(LINES)
     assert all(one.checks >= 1 and one.passes for one in pair.hypotheses(LINES, trace=True))
-    assert pair.with_engine().settings().verify == "relaxed"
+    recorded = load(student, "cpu", engine="recorded", verifier=teacher)
+    assert [recorded.engine, pair.engine] == ["recorded", "plain"]
+    for other in (recorded, pair.with_engine("recorded"), recorded.with_engine("plain")):
+        assert other.settings().verify == "relaxed"
+        for verify in ("exact", "rerank"):
+            assert other.translate(LINES, verify=verify) == pair.translate(LINES, verify=verify)
 
 
 @pytest.mark.parametrize("verify", ["rerank", "relaxed", "exact"])
@@ -452,8 +457,6 @@ def test_models_that_are_no_pair_are_refused(toy_run: Runs) -> None:
     ):
         with pytest.raises(UserError, match=message):
             load(first, "cpu", verifier=second)
-    with pytest.raises(UserError, match="leave out --engine"):
-        load(student, "cpu", engine="recorded", verifier=teacher)
 
 
 def test_a_verifier_with_another_vocabulary_is_refused(toy_run: Runs, tmp_path: Path) -> None:
