@@ -46,7 +46,7 @@ def attend_causally(self, query, keys, values):
 
 verified.judge_batch, verified.extend_batch, verified.merge_batch = judge_on_device, extend_on_device, merge_on_device
 verified._mask, fused.CausalMask.attend = fused.FewQueryMask, attend_causally
-pair = verifying(1, 6, 2.0, width=32, heads=2, decoder_layers=1, max_positions=16)
+pair = verifying(5, 6, 0.5, width=32, heads=2, decoder_layers=1, max_positions=16)
 settings = DecodeSettings(verify="relaxed", verify_top=12, verify_nats=6.0, iterations=1, length_penalty=0.7)
 source = torch.tensor([[9, 12, 2]])
 expected = pair.decode(source, settings)[0]
