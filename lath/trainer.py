@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from lath.config import Recipe, check_recipe
+from lath.config import Recipe, recipe_from_tree, to_tree
 from lath.engine.training import PackedEngine
 from lath.errors import UserError
 from lath.text.corpus import Corpus
@@ -39,7 +39,7 @@ def train(
     With `resume` a stopped or killed run continues exactly. Under torchrun every rank makes the same call. `objective`
     replaces the recipe's training objective; pass the same one to resume. Validation keeps the recipe's objective.
     """
-    check_recipe(recipe, "recipe")
+    recipe = recipe_from_tree(to_tree(recipe), "recipe")  # one made in Python is checked like one read from a file
     data, run = Path(data), Path(run)
     with join_world(device) as (world, own_device), contextlib.ExitStack() as held:
 

@@ -552,7 +552,7 @@ def test_a_mistyped_command(capsys: Capsys, arguments: list[str], message: str) 
         ("train.steps", "--set train.steps: write it as section.key=value, for example --set train.steps=100"),
         ("train.steps=many", "toy.toml: train: steps: expected a whole number, got 'many'"),
         ("network.kind=NAT", "toy.toml: network: kind: 'NAT' is not one of AT, CMLM, LAT (did you mean 'AT'?)"),
-        ("train.steps=0", "toy.toml: train: steps must be 1 to 1e9"),
+        ("train.steps=0", "toy.toml: train: steps must be 1 to 1000000000"),
     ],
 )
 def test_a_wrong_setting(recipe: Path, tmp_path: Path, capsys: Capsys, override: str, message: str) -> None:
@@ -697,7 +697,7 @@ def test_a_bad_model(
     ("override", "message"),
     [
         ("decode.iteratons=4", "decode: unknown setting 'iteratons' (did you mean 'iterations'?)"),
-        ("decode.iterations=0", "decode: iterations must be at least 1"),
+        ("decode.iterations=0", "decode: iterations must be 1 to 1000"),
         (
             "train.steps=4",
             "--set train...: a trained model only has decoding settings; use for example decode.iterations=1",

@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from lath.config import DecodeSettings, NetworkSettings, check_decode, check_network, settings_from_tree, to_tree
+from lath.config import Count, DecodeSettings, NetworkSettings, check_decode, check_network, settings_from_tree, to_tree
 from lath.errors import UserError
 from lath.files import read_json, sha256, whole_directory, whole_file
 from lath.model.network import KINDS, PIECE_LOGIT_SCALE, Model
@@ -55,7 +55,7 @@ class ModelInfo:
     target_size: int
     joint: bool
     """One vocabulary for both sides."""
-    max_length: int
+    max_length: Count
     """Longest source sentence it was trained on, in tokens; longer lines are translated in parts."""
     steps: int
     """Updates it was trained for."""

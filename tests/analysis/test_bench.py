@@ -421,7 +421,7 @@ def test_impossible_options(toy_run: Runs, source: Path, capsys: Capsys) -> None
     assert refused(capsys, *given, "--batches", "8,no") == (
         "argument --batches: 'no' is not a whole number of at least 1 (see lath bench --help)"
     )
-    assert refused(capsys, *given, "--set", "decode.iterations=0") == "decode: iterations must be at least 1"
+    assert refused(capsys, *given, "--set", "decode.iterations=0") == "decode: iterations must be 1 to 1000"
     assert refused(capsys, given[0], *given) == f"{given[0]}: given twice; remove one"
 
 
