@@ -15,17 +15,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from lath.config import (
-    AnalyseSettings,
-    BenchSettings,
-    DataSettings,
-    DecodeOptions,
-    EvaluateSettings,
-    ReproduceSettings,
-    ServeSettings,
-    decode_options,
-    load_recipe,
-)
+from lath.analysis.settings import AnalyseSettings, BenchSettings, EvaluateSettings, ReproduceSettings
+from lath.config import DataSettings, DecodeOptions, decode_options, load_recipe
 from lath.errors import UserError
 from lath.files import (
     STANDARD_INPUT,
@@ -37,6 +28,7 @@ from lath.files import (
 )
 from lath.model.bundled import DEFAULT_MODEL, default_model, find_model
 from lath.progress import watched
+from lath.serve.settings import ServeSettings
 
 if TYPE_CHECKING:
     from lath.training.ranks import World

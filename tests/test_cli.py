@@ -30,17 +30,9 @@ import lath.model.directory
 import lath.preparation
 import lath.training.checkpoints
 import lath.translator
+from lath.analysis.settings import BenchSettings, EvaluateSettings
 from lath.cli import build_parser, main, verb_parsers
-from lath.config import (
-    BenchSettings,
-    CompressSettings,
-    EvaluateSettings,
-    ExportSettings,
-    ShortlistSettings,
-    TrainSettings,
-    load_recipe,
-    to_tree,
-)
+from lath.config import CompressSettings, ExportSettings, ShortlistSettings, TrainSettings, load_recipe, to_tree
 
 ROOT = Path(__file__).parents[1]
 VERBS = (

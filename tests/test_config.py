@@ -15,7 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lath.analysis.settings
 import lath.config
+import lath.serve.settings
 from lath.config import (
     RULE_SETS,
     DecodeSettings,
@@ -319,8 +321,8 @@ def test_the_defaults_are_an_empty_recipe() -> None:
 
 def test_every_setting_has_a_sentence() -> None:
     """A default lives in one place, with a sentence below it."""
-    tree = ast.parse(inspect.getsource(lath.config))
-    for node in tree.body:
+    modules = (lath.config, lath.analysis.settings, lath.serve.settings)
+    for node in [node for module in modules for node in ast.parse(inspect.getsource(module)).body]:
         if isinstance(node, ast.ClassDef) and node.name.endswith("Settings"):
             for field, after in zip(node.body, [*node.body[1:], None], strict=True):
                 if isinstance(field, ast.AnnAssign):

@@ -30,9 +30,10 @@ from lath.analysis.bench import (
 )
 from lath.analysis.scores import evaluate
 from lath.analysis.sentences import WARM_UP, Text
+from lath.analysis.settings import BenchSettings
 from lath.analysis.speed import STAGES, Row, signature
 from lath.cli import main
-from lath.config import BenchSettings, DecodeSettings
+from lath.config import DecodeSettings
 from lath.decoding.merge import Merged, merge_pieces
 from lath.devices import cpu_threads
 from lath.engine.shortlist import Shortlist, save_shortlist
