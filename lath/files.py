@@ -26,7 +26,7 @@ import stat
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
@@ -274,6 +274,25 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(tree) != len(pairs):
         raise ValueError("a name occurs twice")
     return tree
+
+
+@contextlib.contextmanager
+def damage_errors(path: Path, remedy: str) -> Iterator[None]:
+    """Turn whatever goes wrong with the contents of a file that lath should have written into a `UserError`."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+        raise UserError(
+            f"{path}: damaged or not written by lath ({reason or type(error).__name__}); {remedy}"
+        ) from None
+
+
+def require_format(path: Path, number: object, known: Collection[int], remedy: str = "update lath") -> None:
+    """Refuse a file of another version."""
+    if number not in known:
+        formats = f"format{'s' if len(known) > 1 else ''} {' and '.join(map(str, known))}"
+        raise UserError(f"{path}: format {number!r}, but this version of lath reads {formats}; {remedy}")
 
 
 def sha256(path: Path) -> str:

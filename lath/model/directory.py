@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from lath.config import Count, DecodeSettings, NetworkSettings, check_decode, check_network, settings_from_tree, to_tree
 from lath.errors import UserError
-from lath.files import read_json, sha256, whole_directory, whole_file
+from lath.files import damage_errors, read_json, require_format, sha256, whole_directory, whole_file
 from lath.model.network import KINDS, PIECE_LOGIT_SCALE, Model
 from lath.model.storage import FULL, SMALLER, check_stored, restore
 from lath.text.vocab import Vocab, load_vocabs, save_vocabs, vocab_files
@@ -164,21 +164,15 @@ def read_config(directory: Path) -> Config:
     path = directory / CONFIG
     if not path.is_file():
         raise UserError(f"{directory}: neither a model nor a run directory, it has no {CONFIG}")
-    try:
-        tree = read_json(path, LARGEST_CONFIG)
-        return _config_from_tree(tree, path)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise UserError(f"{path}: damaged ({error}); copy the model directory again") from None
+    with damage_errors(path, "copy the model directory again"):
+        return _config_from_tree(read_json(path, LARGEST_CONFIG), path)
 
 
 def _config_from_tree(tree: Any, path: Path) -> Config:
     number = tree.get("format") if isinstance(tree, dict) else None
     if number is None:
         raise UserError(f"{path}: not written by lath; a model directory comes from `lath train` or `lath average`")
-    if number not in (1, FORMAT):
-        raise UserError(
-            f"{path}: format {number!r}, but this version of lath reads formats 1 and {FORMAT}; update lath"
-        )
+    require_format(path, number, (1, FORMAT))
     settings, digests = {**tree}, tree.get("sha256")
     if digests is not None and not isinstance(digests, dict):
         raise ValueError("sha256 is no table")

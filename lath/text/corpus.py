@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from lath.config import DataSettings, VocabSettings, settings_from_tree
 from lath.errors import UserError, did_you_mean
-from lath.files import chunks
-from lath.text.vocab import Vocab
+from lath.files import chunks, damage_errors, require_format
+from lath.text.vocab import REMEDY, Vocab
 
 FORMAT = 1
 """Format number of a data directory."""
@@ -149,20 +149,11 @@ def write_info(directory: Path, info: DataInfo) -> None:
 def read_data_info(directory: Path) -> DataInfo:
     """Read `data.json` of a data directory."""
     path = directory / DATA_INFO
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{directory}: no data.json; name a directory written by lath prepare") from None
-    except UnicodeDecodeError:
-        raise _foreign(path, "not UTF-8") from None
-    try:
-        tree = json.loads(text)
-        format_number = tree["format"]
-        if format_number != FORMAT:
-            raise UserError(
-                f"{path}: format {format_number}, but this version of lath reads format {FORMAT}; "
-                f"run lath prepare again with this version"
-            )
+    if not path.is_file():
+        raise UserError(f"{directory}: no data.json; name a directory written by lath prepare")
+    with damage_errors(path, REMEDY):
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        require_format(path, tree["format"], [FORMAT], "run lath prepare again with this version")
         return DataInfo(
             dtype=str(np.dtype(tree["dtype"]).name),
             source_vocab_size=int(tree["source_vocab_size"]),
@@ -172,14 +163,6 @@ def read_data_info(directory: Path) -> DataInfo:
             # lath 0.1 had no placeholders.
             vocab=settings_from_tree(VocabSettings, {"placeholders": 0, **tree["vocab"]}, f"{path}: vocab"),
         )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise _foreign(path, f"{type(error).__name__}: {error}") from None
-
-
-def _foreign(path: Path, reason: str) -> UserError:
-    return UserError(
-        f"{path}: truncated, or not written by lath prepare ({reason}); copy it again, or run lath prepare again"
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,7 +211,7 @@ def _open_side(
     offsets = _map(offset_path, _OFFSET, sentences + 1)
     lengths = np.diff(offsets)
     if offsets[0] != 0 or offsets[-1] != tokens or np.any(lengths < 0):
-        raise _foreign(offset_path, "its offsets do not fit the tokens")
+        raise UserError(f"{offset_path}: damaged (its offsets do not fit the tokens); {REMEDY}")
     return _map(token_path, dtype, tokens), offsets, lengths.astype(np.int32)
 
 
@@ -239,7 +222,7 @@ def _map(path: Path, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; copy the whole directory again, or run lath prepare again") from None
     if size != expected:
-        raise _foreign(path, f"{size} bytes instead of {expected}")
+        raise UserError(f"{path}: damaged ({size} bytes instead of {expected}); {REMEDY}")
     if count == 0:  # an empty file cannot be mapped
         return np.zeros(0, dtype)
     return np.asarray(np.memmap(path, dtype, "r"))

@@ -23,7 +23,7 @@ import sentencepiece
 
 from lath.config import VocabSettings
 from lath.errors import UserError
-from lath.files import read_json
+from lath.files import damage_errors, read_json, require_format
 from lath.text.subword import JOINER, learn_codes, learn_words, merge_ranks, read_codes, segment, split_words
 
 BOS, PAD, EOS, UNK, MASK, SOP = range(6)
@@ -34,6 +34,7 @@ _PLACEHOLDER = re.compile(r"▁(⟦\d+⟧)")
 
 FORMAT = 1
 """Format number of a .json vocabulary."""
+REMEDY = "copy it again, or run lath prepare again"
 LARGEST_FILE = 1 << 23
 """Bytes; a vocabulary of 32,000 entries has one million."""
 
@@ -314,24 +315,13 @@ def same_tokens(first: Path, second: Path) -> bool:
 
 
 def _load(path: Path) -> Vocab:
-    try:
+    with damage_errors(path, REMEDY):
         return SentencePieceVocab(path.read_bytes()) if path.suffix == ".model" else _load_subword_nmt(path)
-    # A foreign file can fail in several ways: not SentencePiece's format, not JSON, or other keys.
-    except (RuntimeError, ValueError, TypeError, KeyError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"{path}: truncated, or not a vocabulary written by lath ({reason}); "
-            f"copy it again, or run lath prepare again"
-        ) from None
 
 
 def _load_subword_nmt(path: Path) -> SubwordNmtVocab:
     tree = read_json(path, LARGEST_FILE)
-    if tree["format"] != FORMAT:
-        raise UserError(
-            f"{path}: format {tree['format']!r}, but this version of lath reads format {FORMAT}; "
-            f"use the version that wrote it, or run lath prepare again"
-        )
+    require_format(path, tree["format"], [FORMAT], "use the version that wrote it, or run lath prepare again")
     merges, words = tree["merges"], tree["words"]
     if not isinstance(merges, list) or not isinstance(words, list):
         raise ValueError("merges and words must be lists")

@@ -190,12 +190,14 @@ def drop_setting(directory: Path) -> None:
         (lambda d: (d / CONFIG).unlink(), "{d}: neither a model nor a run directory, it has no config.json"),
         (
             spoil_config('{"format": 1, "netw'),
-            "{d}/config.json: damaged (Unterminated string starting at: line 1 column 15 (char 14)); "
+            "{d}/config.json: damaged or not written by lath "
+            "(Unterminated string starting at: line 1 column 15 (char 14)); "
             "copy the model directory again",
         ),
         (
             spoil_config(b'{"\xff'),
-            "{d}/config.json: damaged ('utf-8' codec can't decode byte 0xff in position 2: invalid start byte); "
+            "{d}/config.json: damaged or not written by lath "
+            "('utf-8' codec can't decode byte 0xff in position 2: invalid start byte); "
             "copy the model directory again",
         ),
         (
@@ -275,7 +277,7 @@ def test_a_truncated_vocabulary_is_told(model_copy: Path) -> None:
     raw = (model_copy / "vocab.model").read_bytes()
     (model_copy / "vocab.model").write_bytes(raw[: len(raw) // 2])
     told = refusal(lambda: load_model(model_copy, CPU))
-    assert told.startswith(f"{model_copy / 'vocab.model'}: truncated, or not a vocabulary written by lath")
+    assert told.startswith(f"{model_copy / 'vocab.model'}: damaged or not written by lath")
 
 
 @pytest.mark.parametrize(

@@ -304,7 +304,7 @@ def test_foreign_info(prepared: Path, text: str) -> None:
     path = prepared / "data.json"
     whole = path.read_text()
     path.write_text(whole[:200] if text == "cut" else text, encoding="latin-1")
-    with pytest.raises(UserError, match=r"data.json: truncated, or not written by lath prepare .*run lath prepare"):
+    with pytest.raises(UserError, match=r"data.json: damaged or not written by lath .*run lath prepare"):
         read_data_info(prepared)
 
 
@@ -322,7 +322,7 @@ def test_truncated_arrays(prepared: Path, name: str) -> None:
     path = prepared / name
     raw = path.read_bytes()
     path.write_bytes(raw[:-8])
-    with pytest.raises(UserError, match=rf"{name}: truncated.*{len(raw) - 8} bytes instead of {len(raw)}"):
+    with pytest.raises(UserError, match=rf"{name}: damaged .{len(raw) - 8} bytes instead of {len(raw)}"):
         Corpus.open(prepared, "train")
     path.unlink()
     with pytest.raises(UserError, match=f"{name}: no such file; copy the whole directory again"):
