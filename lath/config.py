@@ -459,7 +459,12 @@ def settings_from_tree(kind: type[Settings], tree: Mapping[str, Any], where: str
     hints = _type_hints(typing.cast(typing.Hashable, kind))
     values: dict[str, Any] = {}
     for key, value in tree.items():
-        if key in FORMER.get(kind, {}) and value == FORMER[kind][key](tree):
+        if key in FORMER.get(kind, {}):
+            if value != FORMER[kind][key](tree):
+                raise UserError(
+                    f"{where}: {key} is {shown(value)}, which only lath 0.1 supports; "
+                    f"use that version, or remove {key} and check what changes"
+                )
             continue
         if key not in hints:
             raise UserError(f"{where}: unknown setting {shown(key)}{did_you_mean(key, hints)}")

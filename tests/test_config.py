@@ -104,7 +104,8 @@ REFUSALS = {
     '[network]\nkind = "LTA"': "network: kind: 'LTA' is not one of AT, CMLM, LAT (did you mean 'LAT'?)",
     '[network]\nkind = "transformer"': "network: kind: 'transformer' is not one of AT, CMLM, LAT",
     '[train]\nprecision = "fp16"': "train: precision: 'fp16' is not one of fp32, bf16 (did you mean 'bf16'?)",
-    "[decode.merge]\nband = 1": "decode: unknown setting 'merge'",
+    "[decode.merge]\nband = 1": "decode: merge is {'band': 1}, which only lath 0.1 supports; use that version, "
+    "or remove merge and check what changes",
     "[network]\nwidth = 100": "network: width must be divisible by heads",
     "[network]\npiece_length = 1": "network: piece_length must be 2 to 8",
     "[network]\npiece_length = 9": "network: piece_length must be 2 to 8",

@@ -27,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 from lath.config import Count, DecodeSettings, NetworkSettings, check_decode, check_network, settings_from_tree, to_tree
 from lath.errors import UserError
 from lath.files import damage_errors, read_json, require_format, sha256, whole_directory, whole_file
-from lath.model.network import KINDS, PIECE_LOGIT_SCALE, Model
+from lath.model.network import KINDS, Model
 from lath.model.storage import FULL, SMALLER, check_stored, restore
 from lath.text.vocab import Vocab, load_vocabs, save_vocabs, vocab_files
 
@@ -184,8 +184,6 @@ def _config_from_tree(tree: Any, path: Path) -> Config:
         )
     for name in ("format", "sha256", "storage"):
         settings.pop(name, None)
-    if number == 1:
-        _upgrade_format_1(settings, path)
     info = settings_from_tree(ModelInfo, settings, str(path))
     missing = sorted(field.name for field in fields(NetworkSettings) if field.name not in settings["network"])
     if missing:
@@ -207,22 +205,6 @@ def check_files(directory: Path, config: Config, files: Iterable[Path]) -> None:
             raise UserError(
                 f"{path}: does not have the SHA-256 that {CONFIG} gives for it; copy the whole directory again"
             )
-
-
-def _upgrade_format_1(tree: dict[str, Any], path: Path) -> None:
-    """Take the settings that format 2 no longer has out of a config.json; only their usual values can be replaced."""
-    former: dict[str, dict[str, Any]] = {
-        "network": {"piece_logit_scale": PIECE_LOGIT_SCALE},
-        "decode": {"merge": None, "adjust_towards": "current"},
-    }
-    for section, settings in former.items():
-        for name, usual in settings.items():
-            found = tree[section].pop(name, usual) if isinstance(tree.get(section), dict) else usual
-            if found != usual:
-                raise UserError(
-                    f"{path}: {section}.{name} is {found!r}, which only lath 0.1 supports; "
-                    f"use that version, or set it to {json.dumps(usual)} and check the translations"
-                )
 
 
 Replacement = Callable[[nn.Module], nn.Module | None]

@@ -257,6 +257,22 @@ def test_a_bad_model_directory_is_told(model_copy: Path, spoil: Callable[[Path],
         assert told == message.format(d=model_copy)
 
 
+def test_a_model_of_lath_0_1_loads(model_copy: Path) -> None:
+    tree = json.loads((model_copy / CONFIG).read_text(encoding="utf-8"))
+    del tree["sha256"]
+    tree["format"] = 1
+    tree["network"]["piece_logit_scale"] = 8.0
+    tree["decode"] |= {"merge": None, "adjust_towards": "current"}
+    (model_copy / CONFIG).write_text(json.dumps(tree), encoding="utf-8")
+    assert load_model(model_copy, CPU).info == read_info(model_copy)
+    tree["network"]["piece_logit_scale"] = 1.0
+    (model_copy / CONFIG).write_text(json.dumps(tree), encoding="utf-8")
+    assert refusal(lambda: load_model(model_copy, CPU)) == (
+        f"{model_copy / CONFIG}: network: piece_logit_scale is 1.0, which only lath 0.1 supports; "
+        "use that version, or remove piece_logit_scale and check what changes"
+    )
+
+
 @pytest.mark.parametrize("kept", [0, 5, 200, -1])
 def test_truncated_weights_are_told(model_copy: Path, kept: int) -> None:
     raw = (model_copy / WEIGHTS).read_bytes()
