@@ -18,13 +18,10 @@ import json
 import lzma
 import math
 import os
-import queue
 import re
 import secrets
 import shutil
-import stat
 import sys
-import threading
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice, zip_longest
@@ -98,42 +95,6 @@ def _too_long(path: Path, which: str) -> UserError:
     return UserError(
         f"{path}: {which} is longer than {MAX_LINE} bytes; give a text file with one sentence or paragraph per line"
     )
-
-
-def is_live(path: Path) -> bool:
-    """Whether lines come as somebody writes them: from a terminal or a pipe, not from a file."""
-    if path == STANDARD_INPUT:
-        return not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
-    return path.is_fifo()
-
-
-def read_as_it_comes(path: Path, most: int) -> Iterator[list[str]]:
-    """The lines that have arrived, up to `most` at a time: one if they come slowly, many if they come fast."""
-    arrived: queue.Queue[str | BaseException | None] = queue.Queue(most)
-
-    def read() -> None:
-        try:
-            for line in read_lines(path):
-                arrived.put(line)
-            arrived.put(None)
-        except BaseException as error:
-            arrived.put(error)
-
-    threading.Thread(target=read, daemon=True).start()
-    while True:
-        lines: list[str] = []
-        item = arrived.get()
-        while isinstance(item, str):
-            lines.append(item)
-            if len(lines) == most or arrived.empty():
-                break
-            item = arrived.get()
-        if lines:
-            yield lines
-        if isinstance(item, BaseException):
-            raise item
-        if item is None:
-            return
 
 
 def _decoded(raw: bytes, path: Path, number: int, keep_mark: bool) -> str:
