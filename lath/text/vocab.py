@@ -257,43 +257,31 @@ _SIDES = ("vocab.source", "vocab.target")
 
 def save_vocabs(directory: Path, source: Vocab, target: Vocab) -> None:
     """Write one file if both sides are the same object, else one for each side."""
-    if source is target:
-        _save(directory, _JOINT, source)
-    else:
-        for name, vocab in zip(_SIDES, (source, target), strict=True):
-            _save(directory, name, vocab)
-
-
-def _save(directory: Path, name: str, vocab: Vocab) -> None:
-    if isinstance(vocab, SentencePieceVocab):
-        (directory / f"{name}.model").write_bytes(vocab.model)
-    else:
-        assert isinstance(vocab, SubwordNmtVocab), type(vocab)
-        tree = {"format": FORMAT, "merges": vocab.merges, "words": vocab.words}
-        text = json.dumps(tree, ensure_ascii=False, indent=0) + "\n"
-        (directory / f"{name}.json").write_text(text, encoding="utf-8", newline="\n")
+    named = {_JOINT: source} if source is target else dict(zip(_SIDES, (source, target), strict=True))
+    for name, vocab in named.items():
+        if isinstance(vocab, SentencePieceVocab):
+            (directory / f"{name}.model").write_bytes(vocab.model)
+        else:
+            assert isinstance(vocab, SubwordNmtVocab), type(vocab)
+            tree = {"format": FORMAT, "merges": vocab.merges, "words": vocab.words}
+            text = json.dumps(tree, ensure_ascii=False, indent=0) + "\n"
+            (directory / f"{name}.json").write_text(text, encoding="utf-8", newline="\n")
 
 
 def vocab_files(directory: Path) -> list[Path]:
     """The vocabulary files of a data or model directory: one if joint, else source and target."""
-    paths = _named_files(directory)
-    for path in paths:
-        if path.stat().st_size > LARGEST_FILE:
-            raise UserError(f"{path}: over {LARGEST_FILE} bytes, which no vocabulary has; copy it again")
-    return paths
-
-
-def _named_files(directory: Path) -> list[Path]:
-    if joint := _existing(directory, _JOINT):
-        return [joint]
-    sides = [_existing(directory, name) for name in _SIDES]
-    if not all(sides):
+    joint, sides = _existing(directory, _JOINT), [_existing(directory, name) for name in _SIDES]
+    if joint is None and None in sides:
         wanted = _JOINT if not any(sides) else _SIDES[sides.index(None)]
         raise UserError(
             f"{directory}: no vocabulary ({wanted}.model or {wanted}.json); "
             f"name a directory written by lath prepare or lath train"
         )
-    return [path for path in sides if path]
+    paths = [joint] if joint else [path for path in sides if path]
+    for path in paths:
+        if path.stat().st_size > LARGEST_FILE:
+            raise UserError(f"{path}: over {LARGEST_FILE} bytes, which no vocabulary has; copy it again")
+    return paths
 
 
 def _existing(directory: Path, name: str) -> Path | None:
