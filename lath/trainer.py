@@ -72,7 +72,7 @@ def train(
 def _open_corpora(recipe: Recipe, data: Path) -> tuple[Corpus, Corpus]:
     """The training and validation pairs, checked against the recipe."""
     corpus, valid = Corpus.open(data, "train"), Corpus.open(data, "valid")
-    longest = int(max(corpus.source_lengths.max(), corpus.target_lengths.max()))
+    longest = int(max(corpus.source.lengths.max(), corpus.target.lengths.max()))
     needed = longest + 3 + math.ceil(recipe.objective.insertion_rate * longest)
     if needed > recipe.network.max_positions:
         raise UserError(

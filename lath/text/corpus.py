@@ -1,7 +1,7 @@
 """Data directories: sentence pairs as token arrays on disk.
 
     corpus = Corpus.open(Path("data/multi30k"), "train")
-    corpus.source(0)  ->  array([ 312,   17, 2044], dtype=uint16)
+    corpus.source.sentence(0)  ->  array([ 312,   17, 2044], dtype=uint16)
 
 A data directory holds `data.json`, the vocabulary, and two files for each split (train, valid) and side (source,
 target). `SPLIT.SIDE.tokens` has all sentences end to end, without BOS and EOS. `SPLIT.SIDE.offsets` has the start of
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,18 +165,27 @@ def read_data_info(directory: Path) -> DataInfo:
         )
 
 
+class Side(NamedTuple):
+    """The sentences of one language, memory-mapped."""
+
+    tokens: Tokens
+    """Of all sentences, end to end, without BOS and EOS."""
+    offsets: NDArray[np.int64]
+    """Where each sentence starts, and where the last one ends."""
+    lengths: NDArray[np.int32]
+    """Tokens of each sentence."""
+
+    def sentence(self, index: int) -> Tokens:
+        """The ids of one sentence."""
+        return self.tokens[self.offsets[index] : self.offsets[index + 1]]
+
+
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """One split of a data directory, memory-mapped: opening it is fast for any size."""
+    """One split of a data directory; opening it is fast for any size."""
 
-    source_tokens: Tokens
-    target_tokens: Tokens
-    source_offsets: NDArray[np.int64]
-    target_offsets: NDArray[np.int64]
-    source_lengths: NDArray[np.int32]
-    """Tokens of each source sentence."""
-    target_lengths: NDArray[np.int32]
-    """Tokens of each target sentence."""
+    source: Side
+    target: Side
 
     @staticmethod
     def open(directory: Path, split: str) -> Corpus:
@@ -185,34 +194,24 @@ class Corpus:
         if split not in info.splits:
             known = ", ".join(info.splits)
             raise UserError(f"{directory}: no split {split!r}{did_you_mean(split, info.splits)}; it has {known}")
-        dtype = np.dtype(info.dtype).newbyteorder("<")
-        counts = info.splits[split]
-        source = _open_side(directory / split, "source", dtype, counts.pairs, counts.source_tokens)
-        target = _open_side(directory / split, "target", dtype, counts.pairs, counts.target_tokens)
-        return Corpus(source[0], target[0], source[1], target[1], source[2], target[2])
+        dtype, counts = np.dtype(info.dtype).newbyteorder("<"), info.splits[split]
+        return Corpus(
+            _open_side(directory / split, "source", dtype, counts.pairs, counts.source_tokens),
+            _open_side(directory / split, "target", dtype, counts.pairs, counts.target_tokens),
+        )
 
     def __len__(self) -> int:
-        return len(self.source_lengths)
-
-    def source(self, index: int) -> Tokens:
-        """The ids of a source sentence, without BOS and EOS."""
-        return self.source_tokens[self.source_offsets[index] : self.source_offsets[index + 1]]
-
-    def target(self, index: int) -> Tokens:
-        """The ids of a target sentence, without BOS and EOS."""
-        return self.target_tokens[self.target_offsets[index] : self.target_offsets[index + 1]]
+        return len(self.source.lengths)
 
 
-def _open_side(
-    stem: Path, side: str, dtype: np.dtype[Any], sentences: int, tokens: int
-) -> tuple[Tokens, NDArray[np.int64], NDArray[np.int32]]:
-    """Tokens, offsets and lengths of one side; the file sizes must agree with data.json."""
+def _open_side(stem: Path, side: str, dtype: np.dtype[Any], sentences: int, tokens: int) -> Side:
+    """One side of a split; the file sizes must agree with data.json."""
     token_path, offset_path = _side_paths(stem, side)
     offsets = _map(offset_path, _OFFSET, sentences + 1)
     lengths = np.diff(offsets)
     if offsets[0] != 0 or offsets[-1] != tokens or np.any(lengths < 0):
         raise UserError(f"{offset_path}: damaged (its offsets do not fit the tokens); {REMEDY}")
-    return _map(token_path, dtype, tokens), offsets, lengths.astype(np.int32)
+    return Side(_map(token_path, dtype, tokens), offsets, lengths.astype(np.int32))
 
 
 def _map(path: Path, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
