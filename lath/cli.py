@@ -23,7 +23,8 @@ from typing import Any, NoReturn
 
 from lath import __version__
 from lath.analysis.settings import AnalyseSettings, BenchSettings, EvaluateSettings, ReproduceSettings
-from lath.config import AUTO, FORMATS, CompressSettings, ExportSettings, ShortlistSettings, TrainSettings
+from lath.config import AUTO, FORMATS, CompressSettings, TrainSettings
+from lath.engine.settings import ExportSettings, ShortlistSettings
 from lath.errors import Interrupted, UserError, did_you_mean, exit_code
 from lath.files import one_line
 from lath.model.bundled import DEFAULT_MODEL

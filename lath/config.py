@@ -598,38 +598,16 @@ def to_tree(settings: Any) -> dict[str, Any]:
     return tree
 
 
-# ---- defaults of single verbs -----------------------------------------------------------------------------------
-#
-# They are here, and not beside the functions that use them, because `lath VERB --help` shows them and must not wait
-# for torch to be imported. Those of analysis and serve are in a file settings.py of each room, for the same reason.
-
 AUTO = "auto"
 """For a device, precision or engine: the best one for the machine and the model (devices.py)."""
 
 
 @dataclass(frozen=True)
-class ShortlistSettings:
-    """The size of a lexical shortlist (`lath shortlist`)."""
-
-    near: int = 100
-    """Target tokens for each source token."""
-    frequent: int = 1000
-    """Most frequent target tokens, allowed in every sentence."""
-
-
-@dataclass(frozen=True)
 class CompressSettings:
-    """How a compressed model stores its weights (`lath compress`)."""
+    """How a compressed model stores its weights (`lath compress`); here because the command line cannot wait for torch.
+
+    Verbs of engine, analysis and serve have their settings in a file settings.py of the room.
+    """
 
     storage: str = "int8"
     """One of `model.storage.SMALLER`."""
-
-
-@dataclass(frozen=True)
-class ExportSettings:
-    """The format of an exported model (`lath export`)."""
-
-    to: str = "ctranslate2"
-    """One of `engine.export.TARGETS`."""
-    quantization: str = "float32"
-    """One of `engine.export.QUANTIZATIONS`."""

@@ -32,7 +32,8 @@ import lath.training.checkpoints
 import lath.translator
 from lath.analysis.settings import BenchSettings, EvaluateSettings
 from lath.cli import build_parser, main, verb_parsers
-from lath.config import CompressSettings, ExportSettings, ShortlistSettings, TrainSettings, load_recipe, to_tree
+from lath.config import CompressSettings, TrainSettings, load_recipe, to_tree
+from lath.engine.settings import ExportSettings, ShortlistSettings
 
 ROOT = Path(__file__).parents[1]
 VERBS = (

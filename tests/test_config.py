@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import lath.analysis.settings
 import lath.config
+import lath.engine.settings
 import lath.serve.settings
 from lath.config import (
     RULE_SETS,
@@ -322,7 +323,7 @@ def test_the_defaults_are_an_empty_recipe() -> None:
 
 def test_every_setting_has_a_sentence() -> None:
     """A default lives in one place, with a sentence below it."""
-    modules = (lath.config, lath.analysis.settings, lath.serve.settings)
+    modules = (lath.config, lath.analysis.settings, lath.engine.settings, lath.serve.settings)
     for node in [node for module in modules for node in ast.parse(inspect.getsource(module)).body]:
         if isinstance(node, ast.ClassDef) and node.name.endswith("Settings"):
             for field, after in zip(node.body, [*node.body[1:], None], strict=True):

@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lath.config import DecodeSettings, ShortlistSettings
+from lath.config import DecodeSettings
 from lath.decoding.decoder import PlainDecoder, decode
 from lath.decoding.results import Decoded
 from lath.engine.int8 import Int8Linear, Int8Table, log_sum_exp
+from lath.engine.settings import ShortlistSettings
 from lath.engine.swap import shallow
 from lath.errors import UserError
 from lath.model.directory import SHORTLIST, add_digest, check_files, read_config, read_info, read_tensors, save_tensors

@@ -143,16 +143,12 @@ def read_info(directory: Path) -> ModelInfo:
     return read_config(directory).info
 
 
-def read_storage(directory: Path) -> str:
-    """How a model directory stores its weights: `storage.FULL`, or one of `storage.SMALLER`."""
-    return read_config(directory).storage
-
-
 class Config(NamedTuple):
     """What config.json says."""
 
     info: ModelInfo
     storage: str
+    """How the weights are stored: `storage.FULL`, or one of `storage.SMALLER`."""
     digests: dict[str, str] | None
     """SHA-256 by file name; None in a directory that was written before there were digests."""
 

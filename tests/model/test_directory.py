@@ -20,8 +20,8 @@ from lath.model.directory import (
     WEIGHTS,
     ModelInfo,
     load_model,
+    read_config,
     read_info,
-    read_storage,
     save_model,
     save_tensors,
     write_info,
@@ -125,11 +125,11 @@ def store(directory: Path, storage: str) -> None:
 def test_full_weights_are_not_told_of(model_copy: Path) -> None:
     """As in directories that were written before there was another way."""
     assert "storage" not in json.loads((model_copy / CONFIG).read_text(encoding="utf-8"))
-    assert read_storage(model_copy) == FULL
+    assert read_config(model_copy).storage == FULL
     assert {tensor.dtype for tensor in load_file(model_copy / WEIGHTS).values()} == {torch.float32}
     before = load_model(model_copy, CPU).model.state_dict()
     change_config(model_copy, storage=FULL)
-    assert read_storage(model_copy) == FULL
+    assert read_config(model_copy).storage == FULL
     after = load_model(model_copy, CPU).model.state_dict()
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
 
@@ -138,7 +138,7 @@ def test_full_weights_are_not_told_of(model_copy: Path) -> None:
 def test_smaller_weights_are_restored(model_copy: Path, storage: str) -> None:
     before = load_model(model_copy, CPU)
     store(model_copy, storage)
-    assert read_storage(model_copy) == storage
+    assert read_config(model_copy).storage == storage
     after = load_model(model_copy, CPU)
     assert after.info == before.info
     full = before.model.state_dict()
