@@ -98,8 +98,7 @@ class VocabSettings:
     size: Annotated[int, Range(1, 1_000_000)] = 32000
     """sentencepiece: entries, including special tokens and bytes; subword-nmt without codes: merges to learn."""
     placeholders: Annotated[int, Range(0, 99)] = 8
-    """sentencepiece: entries reserved for text that must come through unchanged, which the network learns to copy: 0 to
-    99."""
+    """sentencepiece: entries reserved for text that must come through unchanged, which the network learns to copy."""
     joint: bool = True
     """One vocabulary for both languages; false learns one per side."""
     source_codes: str = ""
@@ -249,7 +248,7 @@ class DecodeSettings:
     iterations: Annotated[int, Range(1, 1000)] = 4
     """Passes of the decoder (CMLM, LAT)."""
     length_candidates: Annotated[int, Range(1, 9)] = 1
-    """Target lengths tried side by side, as far as they are likely; the best-scoring one wins (CMLM, LAT): 1 to 9."""
+    """Target lengths tried side by side, as far as they are likely; the best-scoring one wins (CMLM, LAT)."""
     extra_length: Annotated[int, Range(0, 9)] = 0
     """Positions added to every predicted length (LAT): a mask too many does little harm to a model that has learnt with
     objective.insertion_rate, one too few does more."""
