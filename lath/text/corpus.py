@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,36 +103,23 @@ def write_split(
 ) -> SplitCounts:
     """Encode and filter the pairs of a split and write its four files."""
     dropped = Counter(dict.fromkeys(REASONS, 0))
+    lengths = [array("q") for _ in SIDES]
     with contextlib.ExitStack() as stack:
-        files = [[stack.enter_context(open(path, "wb")) for path in _side_paths(stem, side)] for side in SIDES]
-        sides = [_SideWriter(tokens, offsets, dtype) for tokens, offsets in files]
+        files = [stack.enter_context(open(_side_paths(stem, side)[0], "wb")) for side in SIDES]
         for chunk in chunks(pairs, CHUNK_PAIRS):
             lines = zip(*chunk, strict=True)
             encoded = [vocab.encode_lines(side) for vocab, side in zip(vocabs, lines, strict=True)]
             reasons = [drop_reason(len(source), len(target), data) for source, target in zip(*encoded, strict=True)]
             dropped.update(reason for reason in reasons if reason)
-            for writer, sentences in zip(sides, encoded, strict=True):
-                writer.add([ids for ids, reason in zip(sentences, reasons, strict=True) if not reason])
-    return SplitCounts(sides[0].sentences, sides[0].tokens, sides[1].tokens, dict(dropped))
-
-
-class _SideWriter:
-    """Appends sentences to the token file and the offset file of one side."""
-
-    def __init__(self, tokens: IO[bytes], offsets: IO[bytes], dtype: np.dtype[Any]) -> None:
-        self._token_file, self._offset_file, self._dtype = tokens, offsets, dtype
-        self.sentences = 0
-        self.tokens = 0
-        offsets.write(np.zeros(1, _OFFSET).tobytes())
-
-    def add(self, sentences: Sequence[Sequence[int]]) -> None:
-        lengths = np.fromiter((len(ids) for ids in sentences), _OFFSET, len(sentences))
-        tokens = np.fromiter(chain.from_iterable(sentences), self._dtype, int(lengths.sum()))
-        # Not ndarray.tofile: it hides the error number of a full disk.
-        self._token_file.write(tokens.tobytes())
-        self._offset_file.write((self.tokens + np.cumsum(lengths, dtype=_OFFSET)).tobytes())
-        self.sentences += len(sentences)
-        self.tokens += len(tokens)
+            for file, own, sentences in zip(files, lengths, encoded, strict=True):
+                kept = [ids for ids, reason in zip(sentences, reasons, strict=True) if not reason]
+                own.extend(map(len, kept))
+                # Not ndarray.tofile: it hides the error number of a full disk.
+                file.write(np.fromiter(chain.from_iterable(kept), dtype).tobytes())
+    for side, own in zip(SIDES, lengths, strict=True):
+        offsets = np.concatenate([[0], np.cumsum(own)]).astype(_OFFSET)
+        _side_paths(stem, side)[1].write_bytes(offsets.tobytes())
+    return SplitCounts(len(lengths[0]), sum(lengths[0]), sum(lengths[1]), dict(dropped))
 
 
 def _side_paths(stem: Path, side: str) -> tuple[Path, Path]:
