@@ -101,7 +101,8 @@ def settings_table(settings: type[Any]) -> str:
         if typing.get_origin(hint) is typing.Literal:
             sentence += f" One of {'; '.join(f'`{json.dumps(choice)}`' for choice in typing.get_args(hint))}."
         if typing.get_origin(hint) is typing.Annotated:
-            sentence += f" Range: {typing.get_args(hint)[1]}."
+            allowed = str(typing.get_args(hint)[1])
+            sentence += f" {allowed[0].upper()}{allowed[1:]}."
         rows.append(f"| `{field.name}` | `{json.dumps(field.default)}` | {sentence} |")
     return "\n".join(rows) + "\n"
 

@@ -48,7 +48,7 @@ class Vocab(Protocol):
 
     @property
     def placeholders(self) -> tuple[str, ...]:
-        """Words of one token that stand for what must come through unchanged; `document/protect.py` puts them in place."""
+        """Words of one token that stand for what must come through unchanged (document/protect.py)."""
 
     def encode(self, text: str) -> list[int]:
         """The ids of a line, without BOS and EOS."""
