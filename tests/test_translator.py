@@ -296,14 +296,14 @@ def test_a_trace_changes_nothing_and_is_not_kept_unasked(wild: Translators, kind
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"iterations": 0}, "decode: iterations must be at least 1"),
+        ({"iterations": 0}, "decode: iterations must be 1 to 1000"),
         ({"iterations": "4"}, "decode: iterations: expected a whole number, got '4'"),
         ({"iterations": True}, "decode: iterations: expected a whole number, got True"),
         ({"iteratons": 4}, "decode: unknown setting 'iteratons' (did you mean 'iterations'?)"),
         ({"beam_size": 4}, "decode: unknown setting 'beam_size' (did you mean 'beam'?)"),
         ({"length_candidates": 10}, "decode: length_candidates must be 1 to 9"),
-        ({"beam": 0}, "decode: beam must be at least 1"),
-        ({"batch_sentences": -1}, "decode: batch_sentences must not be negative"),
+        ({"beam": 0}, "decode: beam must be 1 to 1000"),
+        ({"batch_sentences": -1}, "decode: batch_sentences must be 0 to 1000000"),
         ({"rules": "oficial"}, "decode: rules: 'oficial' is not one of official, paper (did you mean 'official'?)"),
     ],
 )

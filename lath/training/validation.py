@@ -38,7 +38,7 @@ class Validation:
 
     def __init__(self, corpus: Corpus, recipe: Recipe, vocabulary: int, heldout: HeldOut | None = None) -> None:
         self.heldout = heldout
-        order = sort_by_length(np.arange(len(corpus)), corpus.source_lengths, corpus.target_lengths)
+        order = sort_by_length(np.arange(len(corpus)), corpus.source.lengths, corpus.target.lengths)
         batch = make_batch(corpus, order)
         # A CPU generator, so that all devices see the same masks.
         generator = torch.Generator().manual_seed(SEED)
@@ -78,10 +78,10 @@ class HeldOut:
 
     def __init__(self, corpus: Corpus, target_vocab: Vocab, settings: DecodeSettings) -> None:
         numbers = sorted(
-            spread(range(len(corpus)), len(corpus), SENTENCES), key=lambda number: int(corpus.source_lengths[number])
+            spread(range(len(corpus)), len(corpus), SENTENCES), key=lambda number: int(corpus.source.lengths[number])
         )
-        self.sources = [[*corpus.source(number).tolist(), EOS] for number in numbers]
-        self.references = [target_vocab.decode(corpus.target(number).tolist()) for number in numbers]
+        self.sources = [[*corpus.source.sentence(number).tolist(), EOS] for number in numbers]
+        self.references = [target_vocab.decode(corpus.target.sentence(number).tolist()) for number in numbers]
         self.vocab, self.settings = target_vocab, settings
 
     def bleu(self, model: Model) -> float:
