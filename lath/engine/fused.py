@@ -104,7 +104,7 @@ class FusedTable(nn.Module):
     def top_tokens(self, states: Tensor, size: int, forbidden: tuple[int, ...], count: int) -> tuple[Tensor, Tensor]:
         """As `network.top_tokens`, from states."""
         logits = self.logits(states)
-        if not fits_kernel(logits, forbidden):
+        if not fits_kernel(logits, forbidden, count):
             return top_tokens(logits, size, forbidden, count)
         return top_tokens_by_kernel(logits, size, forbidden, min(count, size))
 
