@@ -97,6 +97,7 @@ def test_the_shorter_table_of_positions_ends_a_text(verify: str, positions: int)
         same(in_fixed_shapes(pair, chosen).decode(source), pair.decode(source, chosen))
 
 
+@torch.inference_mode()
 def test_complete_texts_leave_a_batch_by_halves() -> None:
     pair, chosen = verifying(2, 7, 0.4), settings("exact", iterations=1, length_candidates=2)
     fixed, source = in_fixed_shapes(pair, chosen), sentences(30, 5)
