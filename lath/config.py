@@ -1,4 +1,4 @@
-"""Every setting of lath, once: frozen dataclasses hold the defaults, a TOML recipe holds what differs.
+"""Every setting of a recipe, once: frozen dataclasses hold default and range, a TOML recipe holds what differs.
 
     recipe = load_recipe(Path("recipes/multi30k-lat.toml"), ["train.steps=100"])
 
@@ -503,65 +503,48 @@ def _checked(hint: Any, value: Any, where: str) -> Any:
     return value
 
 
-Requirements = list[tuple[bool, str]]
-
-
 def check_recipe(recipe: Recipe, where: str) -> None:
     """Raise a `UserError` for settings that cannot work together."""
     data, network, objective, train = recipe.data, recipe.network, recipe.objective, recipe.train
     longest = data.max_length + 2  # with begin and end
     inserted = math.ceil(objective.insertion_rate * data.max_length)
     check_network(network, data.max_length, where)
-    requirements: Requirements = [
-        (
-            longest + inserted < network.max_positions,
-            f"data.max_length {data.max_length} with up to {inserted} inserted masks does not fit "
-            f"network.max_positions {network.max_positions}; "
-            f"set network.max_positions to {longest + inserted + 1} or more",
-        ),
-        (
-            not objective.delete_from_short or objective.deletion_rate > 0,
-            "objective: delete_from_short needs a deletion_rate above 0",
-        ),
-        (
-            objective.glancing_share == 0 or network.kind != "AT",
-            "objective: glancing_share is for LAT and CMLM; an AT sees no masks, so set it to 0",
-        ),
-        (
-            min(train.step_tokens, train.micro_batch_tokens) >= longest,
-            f"train: step_tokens and micro_batch_tokens must be at least data.max_length + 2 = {longest}, "
-            f"the longest sentence",
-        ),
-    ]
-    _require(requirements, where)
     check_decode(recipe.decode, f"{where}: decode")
+    if longest + inserted >= network.max_positions:
+        raise UserError(
+            f"{where}: data.max_length {data.max_length} with up to {inserted} inserted masks does not fit "
+            f"network.max_positions {network.max_positions}; "
+            f"set network.max_positions to {longest + inserted + 1} or more"
+        )
+    if objective.delete_from_short and objective.deletion_rate == 0:
+        raise UserError(f"{where}: objective: delete_from_short needs a deletion_rate above 0")
+    if objective.glancing_share > 0 and network.kind == "AT":
+        raise UserError(f"{where}: objective: glancing_share is for LAT and CMLM; an AT sees no masks, so set it to 0")
+    if min(train.step_tokens, train.micro_batch_tokens) < longest:
+        raise UserError(
+            f"{where}: train: step_tokens and micro_batch_tokens must be at least data.max_length + 2 = {longest}, "
+            f"the longest sentence"
+        )
 
 
 def check_network(network: NetworkSettings, max_length: int, where: str) -> None:
     """Refuse a shape that cannot be built, or is too small for sentences of `max_length` tokens."""
     needed = max_length + 3  # begin, end, and one position to spare
-    requirements: Requirements = [
-        (network.width % network.heads == 0, "network: width must be divisible by heads"),
-        (network.kind != "LAT" or 2 <= network.piece_length <= 8, "network: piece_length must be 2 to 8"),
-        (
-            needed <= network.max_positions,
-            f"network.max_positions {network.max_positions} is too small for max_length {max_length}; "
-            f"set network.max_positions to {needed} or more",
-        ),
-    ]
-    _require(requirements, where)
+    if network.width % network.heads:
+        raise UserError(f"{where}: network: width must be divisible by heads")
+    if network.kind == "LAT" and not 2 <= network.piece_length <= 8:
+        raise UserError(f"{where}: network: piece_length must be 2 to 8")
+    if needed > network.max_positions:
+        raise UserError(
+            f"{where}: network.max_positions {network.max_positions} is too small for max_length {max_length}; "
+            f"set network.max_positions to {needed} or more"
+        )
 
 
 def check_decode(decode: DecodeSettings, where: str) -> None:
     """Refuse decoding settings that cannot work together."""
-    whole = not (decode.verify and decode.shortlist)
-    _require([(whole, "verify needs the whole vocabulary; set shortlist to false")], where)
-
-
-def _require(requirements: Requirements, where: str) -> None:
-    for fits, message in requirements:
-        if not fits:
-            raise UserError(f"{where}: {message}")
+    if decode.verify and decode.shortlist:
+        raise UserError(f"{where}: verify needs the whole vocabulary; set shortlist to false")
 
 
 def to_toml(recipe: Recipe) -> str:
