@@ -1,6 +1,6 @@
 """Every setting of a recipe, once: frozen dataclasses hold default and range, a TOML recipe holds what differs.
 
-    recipe = load_recipe(Path("recipes/multi30k-lat.toml"), ["train.steps=100"])
+    recipe = load_recipe(Path("recipes/multi30k.toml"), ["train.steps=100"])
 
 An unknown key, a wrong type or an impossible pair is a `UserError` that names file, section and remedy.
 """
@@ -60,7 +60,7 @@ class Range:
 Count = Annotated[int, Range(1)]
 Width = Annotated[int, Range(1, 65_536)]
 Share = Annotated[float, Range(0, 1)]
-Part = Annotated[float, Range(0, 1, without=1)]
+Rate = Annotated[float, Range(0, 1, without=1)]
 """A share that is never the whole."""
 
 
@@ -127,7 +127,7 @@ class NetworkSettings:
     """K, the tokens of a piece (LAT only): 2 to 8."""
     max_positions: Annotated[int, Range(16, 65_536)] = 512
     """Longest sequence the position and length tables know, begin and end included."""
-    dropout: Part = 0.3
+    dropout: Rate = 0.3
     """Dropout on embeddings and on what each sublayer adds."""
 
 
@@ -141,14 +141,14 @@ class ObjectiveSettings:
     appear in the decoder input (masked or deleted) and alpha for the others."""
     alpha: Share = 0.1
     """Weight of the targets that are visible in the decoder input (LAT)."""
-    label_smoothing: Part = 0.1
+    label_smoothing: Rate = 0.1
     """Share of the target probability spread evenly over the vocabulary."""
-    deletion_rate: Part = 0.15
+    deletion_rate: Rate = 0.15
     """Words deleted from the decoder input, as a share of the target's words: a random number up to this (LAT)."""
     delete_from_short: bool = False
     """Delete up to the whole share, and up to one word of any sentence. The default, as in the authors' program, stops
     one word short, so sentences of up to 9 words never lose a word."""
-    insertion_rate: Part = 0.0
+    insertion_rate: Rate = 0.0
     """Extra masks inserted into the decoder input, as a share of the target's words: a random number up to this, or up
     to one in short sentences (LAT); 0 inserts none. It helps short sentences; at 0.15 long ones came out too short."""
     mask_everything: bool = False
@@ -182,9 +182,9 @@ class TrainSettings:
     """After the warm-up: inverse square root of the step, as in the paper, or linear decay to 0 at the last step."""
     start_from: str = ""
     """Model directory, such as the teacher's, that initialises every weight whose name and shape match."""
-    adam_beta1: Part = 0.9
+    adam_beta1: Rate = 0.9
     """Adam: decay of the first moment."""
-    adam_beta2: Part = 0.999
+    adam_beta2: Rate = 0.999
     """Adam: decay of the second moment."""
     adam_epsilon: Annotated[float, Range(0, 1, without=0)] = 1e-6
     """Adam: epsilon."""
