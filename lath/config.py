@@ -1,6 +1,6 @@
-"""Every setting of lath, once: frozen dataclasses hold the defaults, a TOML recipe holds what differs.
+"""Every setting of a recipe, once: frozen dataclasses hold default and range, a TOML recipe holds what differs.
 
-    recipe = load_recipe(Path("recipes/multi30k-lat.toml"), ["train.steps=100"])
+    recipe = load_recipe(Path("recipes/multi30k.toml"), ["train.steps=100"])
 
 An unknown key, a wrong type or an impossible pair is a `UserError` that names file, section and remedy.
 """
@@ -60,7 +60,7 @@ class Range:
 Count = Annotated[int, Range(1)]
 Width = Annotated[int, Range(1, 65_536)]
 Share = Annotated[float, Range(0, 1)]
-Part = Annotated[float, Range(0, 1, without=1)]
+Rate = Annotated[float, Range(0, 1, without=1)]
 """A share that is never the whole."""
 
 
@@ -127,7 +127,7 @@ class NetworkSettings:
     """K, the tokens of a piece (LAT only): 2 to 8."""
     max_positions: Annotated[int, Range(16, 65_536)] = 512
     """Longest sequence the position and length tables know, begin and end included."""
-    dropout: Part = 0.3
+    dropout: Rate = 0.3
     """Dropout on embeddings and on what each sublayer adds."""
 
 
@@ -141,14 +141,14 @@ class ObjectiveSettings:
     appear in the decoder input (masked or deleted) and alpha for the others."""
     alpha: Share = 0.1
     """Weight of the targets that are visible in the decoder input (LAT)."""
-    label_smoothing: Part = 0.1
+    label_smoothing: Rate = 0.1
     """Share of the target probability spread evenly over the vocabulary."""
-    deletion_rate: Part = 0.15
+    deletion_rate: Rate = 0.15
     """Words deleted from the decoder input, as a share of the target's words: a random number up to this (LAT)."""
     delete_from_short: bool = False
     """Delete up to the whole share, and up to one word of any sentence. The default, as in the authors' program, stops
     one word short, so sentences of up to 9 words never lose a word."""
-    insertion_rate: Part = 0.0
+    insertion_rate: Rate = 0.0
     """Extra masks inserted into the decoder input, as a share of the target's words: a random number up to this, or up
     to one in short sentences (LAT); 0 inserts none. It helps short sentences; at 0.15 long ones came out too short."""
     mask_everything: bool = False
@@ -182,9 +182,9 @@ class TrainSettings:
     """After the warm-up: inverse square root of the step, as in the paper, or linear decay to 0 at the last step."""
     start_from: str = ""
     """Model directory, such as the teacher's, that initialises every weight whose name and shape match."""
-    adam_beta1: Part = 0.9
+    adam_beta1: Rate = 0.9
     """Adam: decay of the first moment."""
-    adam_beta2: Part = 0.999
+    adam_beta2: Rate = 0.999
     """Adam: decay of the second moment."""
     adam_epsilon: Annotated[float, Range(0, 1, without=0)] = 1e-6
     """Adam: epsilon."""
@@ -503,65 +503,48 @@ def _checked(hint: Any, value: Any, where: str) -> Any:
     return value
 
 
-Requirements = list[tuple[bool, str]]
-
-
 def check_recipe(recipe: Recipe, where: str) -> None:
     """Raise a `UserError` for settings that cannot work together."""
     data, network, objective, train = recipe.data, recipe.network, recipe.objective, recipe.train
     longest = data.max_length + 2  # with begin and end
     inserted = math.ceil(objective.insertion_rate * data.max_length)
     check_network(network, data.max_length, where)
-    requirements: Requirements = [
-        (
-            longest + inserted < network.max_positions,
-            f"data.max_length {data.max_length} with up to {inserted} inserted masks does not fit "
-            f"network.max_positions {network.max_positions}; "
-            f"set network.max_positions to {longest + inserted + 1} or more",
-        ),
-        (
-            not objective.delete_from_short or objective.deletion_rate > 0,
-            "objective: delete_from_short needs a deletion_rate above 0",
-        ),
-        (
-            objective.glancing_share == 0 or network.kind != "AT",
-            "objective: glancing_share is for LAT and CMLM; an AT sees no masks, so set it to 0",
-        ),
-        (
-            min(train.step_tokens, train.micro_batch_tokens) >= longest,
-            f"train: step_tokens and micro_batch_tokens must be at least data.max_length + 2 = {longest}, "
-            f"the longest sentence",
-        ),
-    ]
-    _require(requirements, where)
     check_decode(recipe.decode, f"{where}: decode")
+    if longest + inserted >= network.max_positions:
+        raise UserError(
+            f"{where}: data.max_length {data.max_length} with up to {inserted} inserted masks does not fit "
+            f"network.max_positions {network.max_positions}; "
+            f"set network.max_positions to {longest + inserted + 1} or more"
+        )
+    if objective.delete_from_short and objective.deletion_rate == 0:
+        raise UserError(f"{where}: objective: delete_from_short needs a deletion_rate above 0")
+    if objective.glancing_share > 0 and network.kind == "AT":
+        raise UserError(f"{where}: objective: glancing_share is for LAT and CMLM; an AT sees no masks, so set it to 0")
+    if min(train.step_tokens, train.micro_batch_tokens) < longest:
+        raise UserError(
+            f"{where}: train: step_tokens and micro_batch_tokens must be at least data.max_length + 2 = {longest}, "
+            f"the longest sentence"
+        )
 
 
 def check_network(network: NetworkSettings, max_length: int, where: str) -> None:
     """Refuse a shape that cannot be built, or is too small for sentences of `max_length` tokens."""
     needed = max_length + 3  # begin, end, and one position to spare
-    requirements: Requirements = [
-        (network.width % network.heads == 0, "network: width must be divisible by heads"),
-        (network.kind != "LAT" or 2 <= network.piece_length <= 8, "network: piece_length must be 2 to 8"),
-        (
-            needed <= network.max_positions,
-            f"network.max_positions {network.max_positions} is too small for max_length {max_length}; "
-            f"set network.max_positions to {needed} or more",
-        ),
-    ]
-    _require(requirements, where)
+    if network.width % network.heads:
+        raise UserError(f"{where}: network: width must be divisible by heads")
+    if network.kind == "LAT" and not 2 <= network.piece_length <= 8:
+        raise UserError(f"{where}: network: piece_length must be 2 to 8")
+    if needed > network.max_positions:
+        raise UserError(
+            f"{where}: network.max_positions {network.max_positions} is too small for max_length {max_length}; "
+            f"set network.max_positions to {needed} or more"
+        )
 
 
 def check_decode(decode: DecodeSettings, where: str) -> None:
     """Refuse decoding settings that cannot work together."""
-    whole = not (decode.verify and decode.shortlist)
-    _require([(whole, "verify needs the whole vocabulary; set shortlist to false")], where)
-
-
-def _require(requirements: Requirements, where: str) -> None:
-    for fits, message in requirements:
-        if not fits:
-            raise UserError(f"{where}: {message}")
+    if decode.verify and decode.shortlist:
+        raise UserError(f"{where}: verify needs the whole vocabulary; set shortlist to false")
 
 
 def to_toml(recipe: Recipe) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor
 from lath.config import DecodeSettings, Recipe
 from lath.decoding.decoder import decode
 from lath.errors import UserError
+from lath.files import chunks
 from lath.model.network import Model
 from lath.model.padding import pad
 from lath.text.corpus import Corpus, spread
@@ -93,9 +94,9 @@ class HeldOut:
         device = next(model.parameters()).device
         hypotheses: list[str] = []
         size = self.settings.batch_sentences or len(self.sources)
-        for start in range(0, len(self.sources), size):
-            source = pad(self.sources[start : start + size]).to(device)
-            hypotheses += [self.vocab.decode(decoded.ids) for decoded in decode(model, source, self.settings)]
+        for rows in chunks(self.sources, size):
+            decoded = decode(model, pad(rows).to(device), self.settings)
+            hypotheses += [self.vocab.decode(result.ids) for result in decoded]
         tokenised = isinstance(self.vocab, SubwordNmtVocab)
         return corpus_bleu(hypotheses, self.references, tokenised)
 
