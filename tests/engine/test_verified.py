@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from lath.config import DecodeSettings
 from lath.decoding.decoder import decode
 from lath.decoding.results import Decoded
 from lath.decoding.verify import VerifyingDecoder
-from lath.engine.graphs import uncollected
+from lath.engine.graphs import tensors_of, uncollected
 from lath.engine.recorded import RecordedDecoder
 from lath.engine.verified import Verification
 from lath.model.padding import pad
@@ -161,3 +163,27 @@ def test_the_recorded_decoder_takes_a_verifier() -> None:
         assert [len(batch) for batch in many] == [5, 2]
         traced = decoder.decode(source, chosen, trace=True)
         assert all(one.passes for one in traced)
+
+
+@pytest.mark.parametrize("verify", MODES)
+def test_works_may_run_before_they_are_asked_and_keep_their_tensors(
+    verify: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As on a GPU: work is done before it is recorded, and every replay leaves its result in the tensors of the first.
+    def replayed(work: Callable[[], Any], device: torch.device, pool: object) -> Callable[[], Any]:
+        work()
+        kept = work()
+
+        def replay() -> Any:
+            for old, new in zip(tensors_of(kept), tensors_of(work()), strict=True):
+                old.copy_(new)
+            return kept
+
+        return replay
+
+    monkeypatch.setattr("lath.engine.verified.recorded", replayed)
+    pair, chosen = verifying(2, 7, 0.4), settings(verify, iterations=1, length_candidates=2)
+    fixed = in_fixed_shapes(pair, chosen)
+    for count in (1, 9, 1, 9):
+        source = sentences(count, count)
+        same(fixed.decode(source), pair.decode(source, chosen))
