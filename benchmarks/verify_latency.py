@@ -1,7 +1,7 @@
 """How long one sentence takes with a verifier, beside both models alone: p50 and p95 at batch 1, text to text.
 
     python benchmarks/verify_latency.py test.de --student runs/lat/model --verifiers runs/at/model
-    python benchmarks/verify_latency.py test.de --device cuda              # random models: LAT 10-2, AT 12-1, AT 6-6
+    python benchmarks/verify_latency.py demo/tatoeba.de         # random models: LAT 10-2, AT 12-1, AT 6-6
 
 The rows take turns, in another order each time. A random student knows nothing of its verifier, so hardly a token of
 its drafts is accepted: look at the milliseconds of a round (one check and one redraft), which do not depend on it, and
@@ -113,6 +113,22 @@ def add_rounds(results: list[dict[str, Any]]) -> None:
             result["five_rounds"] = first + 4 * result["round"]
 
 
+def fitting(lines: list[str], translator: Translator, arguments: argparse.Namespace) -> list[str]:
+    """Lines of the right length; where there are too few, neighbours joined to that length as well."""
+    fewest, most, wanted = arguments.min_tokens, arguments.max_tokens, arguments.sentences
+    counts = [len(translator.source_vocab.encode(line)) for line in lines]
+    found = [line for line, count in zip(lines, counts, strict=True) if fewest <= count <= most][:wanted]
+    gathered: list[str] = []
+    for line in lines if len(found) < wanted else []:
+        gathered.append(line)
+        count = len(translator.source_vocab.encode(" ".join(gathered)))
+        if fewest <= count <= most and len(gathered) > 1:
+            found.append(" ".join(gathered))
+        if count >= fewest:
+            gathered = []
+    return found[:wanted]
+
+
 def random_pair(folder: Path, arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
     """Models with random weights and the vocabulary of the bundled one."""
     vocab = lath.load("de-en", "cpu", "fp32").source_vocab
@@ -159,13 +175,7 @@ def main() -> None:
         else:
             student, verifiers = arguments.student, arguments.verifiers
         every = rows(student, verifiers, arguments)
-        vocab = every[0].translator.source_vocab
-        fitting = (
-            line
-            for line in read_lines(arguments.source)
-            if arguments.min_tokens <= len(vocab.encode(line)) <= arguments.max_tokens
-        )
-        lines = [line for line, _ in zip(fitting, range(arguments.sentences), strict=False)]
+        lines = fitting(list(read_lines(arguments.source)), every[0].translator, arguments)
         print(f"{len(lines)} sentences, {arguments.repeats} turns, torch {torch.__version__}", flush=True)
         runs: dict[str, list[list[tuple[float, str, int, int]]]] = {row.name: [] for row in every}
         for row in every:

@@ -191,7 +191,8 @@ class Translator:
     ) -> None:
         """`decoder` may be any object with the protocol `Decoder`; `precision` is what the model is in already."""
         self._loaded, self.decoder, self.precision, self.threads = loaded, decoder, precision, threads
-        self._verifier = verifier
+        self.verifier = verifier
+        """The network that checks, if the model is one of a pair."""
         self.model: Model | None = loaded.model if isinstance(loaded, LoadedModel) else None
         """None for an exported model."""
         self.info: ModelInfo = loaded.info
@@ -214,14 +215,14 @@ class Translator:
 
     def with_decoder(self, decoder: Decoder) -> Translator:
         """The same model and vocabularies with another decoder."""
-        return Translator(self._loaded, decoder, self.precision, self.threads, self._verifier)
+        return Translator(self._loaded, decoder, self.precision, self.threads, self.verifier)
 
     def with_engine(self, engine: str = "auto") -> Translator:
         """The same weights with a new decoder, which shares no recordings with this one."""
         shortlist = self.decoder.shortlist if isinstance(self.decoder, ShortlistDecoder) else None
         if self.model is None:
             return self
-        return self.with_decoder(choose_decoder(self.model, engine, shortlist, self._verifier))
+        return self.with_decoder(choose_decoder(self.model, engine, shortlist, self.verifier))
 
     @overload
     def translate(  # type: ignore[overload-overlap]
