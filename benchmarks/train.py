@@ -48,7 +48,7 @@ def measure(data: Path, recipe: Recipe, device: torch.device, steps: int) -> Row
     """Train for some steps and count the target tokens, without padding."""
     corpus = Corpus.open(data, "train")
     settings = recipe.train
-    plan = plan_epoch(corpus.source_lengths, corpus.target_lengths, settings.step_tokens, settings.seed, epoch=0)
+    plan = plan_epoch(corpus.source.lengths, corpus.target.lengths, settings.step_tokens, settings.seed, epoch=0)
     learner = choose_engine(build_learner(recipe, data, device), corpus)
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     if device.type == "cuda":
@@ -65,7 +65,7 @@ def measure(data: Path, recipe: Recipe, device: torch.device, steps: int) -> Row
     for step in range(WARM_UP + 1, WARM_UP + steps + 1):
         indices = plan[step % len(plan)]
         results.append(update(learner, make_batch(corpus, indices), step))
-        lengths = corpus.source_lengths[indices] + 1, corpus.target_lengths[indices] + 2
+        lengths = corpus.source.lengths[indices] + 1, corpus.target.lengths[indices] + 2
         flops += update_flops(recipe.network, size, *lengths)
     wait()
     seconds = time.perf_counter() - began

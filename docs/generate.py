@@ -93,14 +93,16 @@ def pages() -> dict[Path, str]:
 
 
 def settings_table(settings: type[Any]) -> str:
-    """The settings of one section with their defaults and sentences."""
-    sentences, hints = field_sentences(settings), typing.get_type_hints(settings)
+    """The settings of one section with their defaults and sentences, and what they may be."""
+    sentences, hints = field_sentences(settings), typing.get_type_hints(settings, include_extras=True)
     rows = ["| setting | default | |", "|---|---|---|"]
     for field in dataclasses.fields(settings):
-        choices = ""
-        if typing.get_origin(hints[field.name]) is typing.Literal:
-            choices = "; ".join(f"`{json.dumps(choice)}`" for choice in typing.get_args(hints[field.name]))
-        sentence = sentences[field.name] + (f" One of {choices}." if choices else "")
+        sentence, hint = sentences[field.name], hints[field.name]
+        if typing.get_origin(hint) is typing.Literal:
+            sentence += f" One of {'; '.join(f'`{json.dumps(choice)}`' for choice in typing.get_args(hint))}."
+        if typing.get_origin(hint) is typing.Annotated:
+            allowed = str(typing.get_args(hint)[1])
+            sentence += f" {allowed[0].upper()}{allowed[1:]}."
         rows.append(f"| `{field.name}` | `{json.dumps(field.default)}` | {sentence} |")
     return "\n".join(rows) + "\n"
 

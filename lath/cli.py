@@ -22,22 +22,13 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from lath import __version__
-from lath.config import (
-    AUTO,
-    FORMATS,
-    AnalyseSettings,
-    BenchSettings,
-    CompressSettings,
-    EvaluateSettings,
-    ExportSettings,
-    ReproduceSettings,
-    ServeSettings,
-    ShortlistSettings,
-    TrainSettings,
-)
+from lath.analysis.settings import AnalyseSettings, BenchSettings, EvaluateSettings, ReproduceSettings
+from lath.config import AUTO, FORMATS, CompressSettings, TrainSettings
+from lath.engine.settings import ExportSettings, ShortlistSettings
 from lath.errors import Interrupted, UserError, did_you_mean, exit_code
 from lath.files import one_line
 from lath.model.bundled import DEFAULT_MODEL
+from lath.serve.settings import ServeSettings
 from lath.verbs import (
     run_analyse,
     run_average,

@@ -1,6 +1,6 @@
-"""Every setting of lath, once: frozen dataclasses hold the defaults, a TOML recipe holds what differs.
+"""Every setting of a recipe, once: frozen dataclasses hold default and range, a TOML recipe holds what differs.
 
-    recipe = load_recipe(Path("recipes/multi30k-lat.toml"), ["train.steps=100"])
+    recipe = load_recipe(Path("recipes/multi30k.toml"), ["train.steps=100"])
 
 An unknown key, a wrong type or an impossible pair is a `UserError` that names file, section and remedy.
 """
@@ -13,12 +13,11 @@ import json
 import math
 import re
 import tomllib
-import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 from lath.errors import UserError, did_you_mean, shown
 
@@ -29,6 +28,40 @@ FORMATS = ("text", "html")
 PACKAGE = Path(__file__).parent
 BUNDLED_RECIPES = (PACKAGE if (PACKAGE / "recipes").is_dir() else PACKAGE.parent) / "recipes"
 """Inside the package if lath was installed from a wheel, next to it in a checkout."""
+
+MAX_NUMBER = 2**62
+"""Libraries take whole numbers of 64 bits, and no setting needs a larger fraction either."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that a setting may be. It is part of the setting's type, and a refusal names it.
+
+    >>> f"{Range(1)}; {Range(0, 1)}; {Range(0, 1, without=1)}; {Range(0, 1, without=0)}"
+    'at least 1; 0 to 1; at least 0 and below 1; above 0 and at most 1'
+    """
+
+    least: float
+    most: float = MAX_NUMBER
+    without: float | None = None
+    """An end that is not part of the range."""
+
+    def __contains__(self, number: float) -> bool:
+        return self.least <= number <= self.most and number != self.without
+
+    def __str__(self) -> str:
+        if self.without is None:
+            return f"at least {self.least}" if self.most == MAX_NUMBER else f"{self.least} to {self.most}"
+        if self.without == self.least:
+            return f"above {self.least} and at most {self.most}"
+        return f"at least {self.least} and below {self.most}"
+
+
+Count = Annotated[int, Range(1)]
+Width = Annotated[int, Range(1, 65_536)]
+Share = Annotated[float, Range(0, 1)]
+Rate = Annotated[float, Range(0, 1, without=1)]
+"""A share that is never the whole."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +80,11 @@ class DataSettings:
     """Validation text, source side."""
     valid_target: str = ""
     """Validation text, target side."""
-    max_length: int = 128
+    max_length: Count = 128
     """Maximum tokens per sentence on either side; longer pairs are dropped."""
-    max_ratio: float = 3.0
+    max_ratio: Annotated[float, Range(1)] = 3.0
     """Pairs are dropped when one side has more than this many times the tokens of the other and over 8 tokens more."""
-    placeholder_share: float = 0.1
+    placeholder_share: Share = 0.1
     """Share of the training pairs in which names and numbers that both sides have become placeholders: enough to learn
     to copy placeholders, few enough to learn names and numbers too."""
 
@@ -62,11 +95,10 @@ class VocabSettings:
 
     kind: Literal["sentencepiece", "subword-nmt"] = "sentencepiece"
     """SentencePiece BPE with byte fallback on raw text, or subword-nmt BPE on tokenised text."""
-    size: int = 32000
+    size: Annotated[int, Range(1, 1_000_000)] = 32000
     """sentencepiece: entries, including special tokens and bytes; subword-nmt without codes: merges to learn."""
-    placeholders: int = 8
-    """sentencepiece: entries reserved for text that must come through unchanged, which the network learns to copy: 0 to
-    99."""
+    placeholders: Annotated[int, Range(0, 99)] = 8
+    """sentencepiece: entries reserved for text that must come through unchanged, which the network learns to copy."""
     joint: bool = True
     """One vocabulary for both languages; false learns one per side."""
     source_codes: str = ""
@@ -81,21 +113,21 @@ class NetworkSettings:
 
     kind: Kind = "LAT"
     """AT writes token by token, CMLM fills masks, LAT predicts a piece for each position."""
-    width: int = 512
+    width: Width = 512
     """Size of embeddings and hidden states."""
-    heads: int = 8
+    heads: Width = 8
     """Attention heads."""
-    feedforward: int = 2048
+    feedforward: Width = 2048
     """Inner size of the feed-forward layers."""
-    encoder_layers: int = 6
+    encoder_layers: Annotated[int, Range(1, 100)] = 6
     """Layers of the encoder."""
-    decoder_layers: int = 6
+    decoder_layers: Annotated[int, Range(1, 100)] = 6
     """Layers of the decoder."""
     piece_length: int = 3
     """K, the tokens of a piece (LAT only): 2 to 8."""
-    max_positions: int = 512
+    max_positions: Annotated[int, Range(16, 65_536)] = 512
     """Longest sequence the position and length tables know, begin and end included."""
-    dropout: float = 0.3
+    dropout: Rate = 0.3
     """Dropout on embeddings and on what each sublayer adds."""
 
 
@@ -107,28 +139,28 @@ class ObjectiveSettings:
     """official: the mean over masked targets times 1 - alpha plus the mean over visible ones times alpha, as in the
     authors' program. paper: a sum over all targets divided by the target tokens, with weight 1 for tokens that do not
     appear in the decoder input (masked or deleted) and alpha for the others."""
-    alpha: float = 0.1
+    alpha: Share = 0.1
     """Weight of the targets that are visible in the decoder input (LAT)."""
-    label_smoothing: float = 0.1
+    label_smoothing: Rate = 0.1
     """Share of the target probability spread evenly over the vocabulary."""
-    deletion_rate: float = 0.15
+    deletion_rate: Rate = 0.15
     """Words deleted from the decoder input, as a share of the target's words: a random number up to this (LAT)."""
     delete_from_short: bool = False
     """Delete up to the whole share, and up to one word of any sentence. The default, as in the authors' program, stops
     one word short, so sentences of up to 9 words never lose a word."""
-    insertion_rate: float = 0.0
+    insertion_rate: Rate = 0.0
     """Extra masks inserted into the decoder input, as a share of the target's words: a random number up to this, or up
     to one in short sentences (LAT); 0 inserts none. It helps short sentences; at 0.15 long ones came out too short."""
     mask_everything: bool = False
     """Allow all positions to be masked, as in the first pass of decoding (LAT)."""
-    glancing_share: float = 0.0
+    glancing_share: Share = 0.0
     """Share of the sentences whose masks depend on the model (LAT and CMLM): it predicts the first token of every piece
     from nothing but masks, and the more of them are wrong, the more of the target is shown. 0 turns glancing off."""
-    glancing_ratio: float = 0.5
+    glancing_ratio: Share = 0.5
     """Tokens shown for each wrong prediction, at the first update."""
-    glancing_final_ratio: float = 0.3
+    glancing_final_ratio: Share = 0.3
     """The same at the last update; it falls linearly."""
-    length_weight: float = 1.0
+    length_weight: Annotated[float, Range(0, 1000)] = 1.0
     """Factor on the length loss."""
 
 
@@ -136,49 +168,49 @@ class ObjectiveSettings:
 class TrainSettings:
     """Optimisation, validation and checkpoints (appendix B)."""
 
-    steps: int = 300_000
+    steps: Annotated[int, Range(1, 1_000_000_000)] = 300_000
     """Optimiser updates."""
-    step_tokens: int = 128_000
+    step_tokens: Annotated[int, Range(1, 1_000_000_000)] = 128_000
     """Target tokens per update, summed over micro-batches and devices."""
-    micro_batch_tokens: int = 16_000
+    micro_batch_tokens: Annotated[int, Range(1, 10_000_000)] = 16_000
     """Padded tokens (of the longer side) per forward pass; a matter of memory, the result does not depend on it."""
-    learning_rate: float = 5e-4
+    learning_rate: Annotated[float, Range(0, 100, without=0)] = 5e-4
     """Peak learning rate."""
-    warmup_steps: int = 10_000
+    warmup_steps: Count = 10_000
     """Steps of linear warm-up from 1e-7."""
     schedule: Literal["inverse_sqrt", "linear"] = "inverse_sqrt"
     """After the warm-up: inverse square root of the step, as in the paper, or linear decay to 0 at the last step."""
     start_from: str = ""
     """Model directory, such as the teacher's, that initialises every weight whose name and shape match."""
-    adam_beta1: float = 0.9
+    adam_beta1: Rate = 0.9
     """Adam: decay of the first moment."""
-    adam_beta2: float = 0.999
+    adam_beta2: Rate = 0.999
     """Adam: decay of the second moment."""
-    adam_epsilon: float = 1e-6
+    adam_epsilon: Annotated[float, Range(0, 1, without=0)] = 1e-6
     """Adam: epsilon."""
-    weight_decay: float = 0.01
+    weight_decay: Share = 0.01
     """Decoupled weight decay, on all parameters."""
-    clip_norm: float = 25.0
+    clip_norm: Annotated[float, Range(0, 1_000_000_000)] = 25.0
     """Maximum gradient norm; 0 turns clipping off."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16 runs the forward pass under autocast; weights stay fp32."""
     engine: Literal["auto", "plain", "packed"] = "auto"
     """plain: padded micro-batches, eager. packed: sentences end to end, compiled. auto: packed on a GPU with bf16,
     otherwise plain."""
-    seed: int = 1
+    seed: Annotated[int, Range(0)] = 1
     """Seed of the initial weights, the order of the corpus, masks and dropout; for `lath prepare`, of placeholders."""
-    validate_every: int = 1000
+    validate_every: Count = 1000
     """Steps between validations; each validation writes a checkpoint."""
-    keep_best: int = 5
+    keep_best: Count = 5
     """Best checkpoints to keep. The model is the average of the best one, two, ... of them, whichever average validates
     best."""
-    log_every: int = 100
+    log_every: Count = 100
     """Steps between entries in log.jsonl."""
     tensorboard: bool = False
     """Also write the log for TensorBoard, to RUN/tensorboard (needs the extra `logs`)."""
     stop_by: Literal["loss", "bleu"] = "loss"
     """What ranks validations: the validation loss, or BLEU on up to 200 translated validation sentences."""
-    patience: int = 0
+    patience: Annotated[int, Range(0)] = 0
     """Stop after this many validations without improvement; 0 trains all steps."""
 
 
@@ -213,29 +245,29 @@ RULE_SETS: dict[str, MergeRules] = {
 class DecodeSettings:
     """How a trained model translates (section 2.2)."""
 
-    iterations: int = 4
+    iterations: Annotated[int, Range(1, 1000)] = 4
     """Passes of the decoder (CMLM, LAT)."""
-    length_candidates: int = 1
-    """Target lengths tried side by side, as far as they are likely; the best-scoring one wins (CMLM, LAT): 1 to 9."""
-    extra_length: int = 0
+    length_candidates: Annotated[int, Range(1, 9)] = 1
+    """Target lengths tried side by side, as far as they are likely; the best-scoring one wins (CMLM, LAT)."""
+    extra_length: Annotated[int, Range(0, 9)] = 0
     """Positions added to every predicted length (LAT): a mask too many does little harm to a model that has learnt with
     objective.insertion_rate, one too few does more."""
-    beam: int = 5
+    beam: Annotated[int, Range(1, 1000)] = 5
     """Hypotheses kept at each step (AT); 1 is greedy."""
-    length_penalty: float = 1.0
+    length_penalty: Annotated[float, Range(-10, 10)] = 1.0
     """AT divides a hypothesis's log-probability by its length to this power."""
     rules: Literal["official", "paper"] = "official"
     """How pieces are merged (LAT): as in the authors' program, or as the paper's text describes it."""
     verify: Literal["", "rerank", "relaxed", "exact"] = ""
     """How a verifier (AT) checks what LAT writes: it chooses among the length candidates, accepts what it finds likely
     too, or accepts only what it would write itself."""
-    verify_top: int = 3
+    verify_top: Annotated[int, Range(1, 1000)] = 3
     """relaxed: a token is accepted if it is among so many that the verifier finds likeliest there, ..."""
-    verify_nats: float = 1.0
+    verify_nats: Annotated[float, Range(0)] = 1.0
     """... and its log-probability is at most so much below the likeliest's."""
     shortlist: bool = False
     """Choose only among tokens that are likely for the source (on a CPU): faster, needs `lath shortlist`."""
-    batch_sentences: int = 0
+    batch_sentences: Annotated[int, Range(0, 1_000_000)] = 0
     """Sentences decoded side by side (on a CPU fewer long ones); 0 takes what suits the device. In fp32 and int8 the
     output does not depend on it; in fp16 and bf16 near-ties may."""
 
@@ -277,8 +309,6 @@ MAX_RECIPE = 1 << 16
 """Bytes; the longest recipe of ours has 4,000."""
 MAX_DOTS = 1000
 """Dots on a line of TOML."""
-MAX_NUMBER = 2**62
-"""Libraries take whole numbers of 64 bits, and no setting needs a larger fraction either."""
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 """A run's recipe is TOML, which cannot hold the bytes of a path that is not UTF-8."""
@@ -414,14 +444,13 @@ def decode_options(overrides: Sequence[str]) -> DecodeOptions:
                 f"--set {section}...: a trained model only has decoding settings; use for example decode.iterations=1"
             )
     given = tree.get("decode", {})
-    checked = settings_from_tree(DecodeSettings, given, "decode")
-    check_decode(checked, "decode")
+    checked = with_options(DecodeSettings(), given)
     return typing.cast(DecodeOptions, {name: getattr(checked, name) for name in given})
 
 
 @functools.cache
 def _type_hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+    return typing.get_type_hints(kind, include_extras=True)
 
 
 def settings_from_tree(kind: type[Settings], tree: Mapping[str, Any], where: str) -> Settings:
@@ -429,7 +458,12 @@ def settings_from_tree(kind: type[Settings], tree: Mapping[str, Any], where: str
     hints = _type_hints(typing.cast(typing.Hashable, kind))
     values: dict[str, Any] = {}
     for key, value in tree.items():
-        if key in FORMER.get(kind, {}) and value == FORMER[kind][key](tree):
+        if key in FORMER.get(kind, {}):
+            if value != FORMER[kind][key](tree):
+                raise UserError(
+                    f"{where}: {key} is {shown(value)}, which only lath 0.1 supports; "
+                    f"use that version, or remove {key} and check what changes"
+                )
             continue
         if key not in hints:
             raise UserError(f"{where}: unknown setting {shown(key)}{did_you_mean(key, hints)}")
@@ -444,6 +478,12 @@ def settings_from_tree(kind: type[Settings], tree: Mapping[str, Any], where: str
 
 def _checked(hint: Any, value: Any, where: str) -> Any:
     """`value` if it fits the type `hint`; whole numbers are welcome where fractions are."""
+    if typing.get_origin(hint) is Annotated:
+        hint, allowed = typing.get_args(hint)
+        value = _checked(hint, value, where)
+        if value not in allowed:
+            raise UserError(f"{where} must be {allowed}")
+        return value
     if typing.get_origin(hint) is Literal:
         allowed = typing.get_args(hint)
         if value not in allowed:
@@ -451,8 +491,6 @@ def _checked(hint: Any, value: Any, where: str) -> Any:
             hint = did_you_mean(value, names) if isinstance(value, str) else ""
             raise UserError(f"{where}: {shown(value)} is not one of {', '.join(names)}{hint}")
         return value
-    if isinstance(hint, types.UnionType):
-        raise AssertionError(f"settings of type {hint} are not read from files")
     if type(value) in (int, float) and not abs(value) <= MAX_NUMBER:  # nan and infinity too
         raise UserError(f"{where}: {shown(value)} is out of range; give a finite number up to 2^62")
     if type(value) is str and _UNSTORABLE.search(value):
@@ -465,125 +503,48 @@ def _checked(hint: Any, value: Any, where: str) -> Any:
     return value
 
 
-Requirements = list[tuple[bool, str]]
-
-
 def check_recipe(recipe: Recipe, where: str) -> None:
-    """Raise a `UserError` for settings that cannot work, alone or together."""
+    """Raise a `UserError` for settings that cannot work together."""
     data, network, objective, train = recipe.data, recipe.network, recipe.objective, recipe.train
     longest = data.max_length + 2  # with begin and end
     inserted = math.ceil(objective.insertion_rate * data.max_length)
     check_network(network, data.max_length, where)
-    requirements: Requirements = [
-        (data.max_ratio >= 1, "data: max_ratio must be at least 1"),
-        (0 <= data.placeholder_share <= 1, "data: placeholder_share must be 0 to 1"),
-        (1 <= recipe.vocab.size <= 1_000_000, "vocab: size must be 1 to 1000000"),
-        (0 <= recipe.vocab.placeholders <= 99, "vocab: placeholders must be 0 to 99"),
-        (0 <= objective.alpha <= 1, "objective: alpha must be 0 to 1"),
-        (0 <= objective.label_smoothing < 1, "objective: label_smoothing must be at least 0 and below 1"),
-        (0 <= objective.deletion_rate < 1, "objective: deletion_rate must be at least 0 and below 1"),
-        (0 <= objective.insertion_rate < 1, "objective: insertion_rate must be at least 0 and below 1"),
-        (
-            longest + inserted < network.max_positions,
-            f"data.max_length {data.max_length} with up to {inserted} inserted masks does not fit "
-            f"network.max_positions {network.max_positions}; "
-            f"set network.max_positions to {longest + inserted + 1} or more",
-        ),
-        (
-            not objective.delete_from_short or objective.deletion_rate > 0,
-            "objective: delete_from_short needs a deletion_rate above 0",
-        ),
-        (0 <= objective.glancing_share <= 1, "objective: glancing_share must be 0 to 1"),
-        (
-            min(objective.glancing_ratio, objective.glancing_final_ratio) >= 0
-            and max(objective.glancing_ratio, objective.glancing_final_ratio) <= 1,
-            "objective: glancing_ratio and glancing_final_ratio must be 0 to 1",
-        ),
-        (
-            objective.glancing_share == 0 or network.kind != "AT",
-            "objective: glancing_share is for LAT and CMLM; an AT sees no masks, so set it to 0",
-        ),
-        (0 <= objective.length_weight <= 1000, "objective: length_weight must be 0 to 1000"),
-        (1 <= train.steps <= 10**9, "train: steps must be 1 to 1e9"),
-        (0 < train.learning_rate <= 100, "train: learning_rate must be above 0 and at most 100"),
-        (
-            0 <= train.adam_beta1 < 1 and 0 <= train.adam_beta2 < 1 and 0 < train.adam_epsilon <= 1,
-            "train: adam_beta1 and adam_beta2 must be at least 0 and below 1, adam_epsilon above 0 and at most 1",
-        ),
-        (0 <= train.weight_decay <= 1, "train: weight_decay must be 0 to 1"),
-        (0 <= train.clip_norm <= 1e9, "train: clip_norm must be 0 to 1e9"),
-        (0 <= train.seed <= MAX_NUMBER, "train: seed must be 0 to 2^62"),
-        (
-            min(train.warmup_steps, train.validate_every, train.log_every, train.keep_best) >= 1,
-            "train: warmup_steps, validate_every, log_every and keep_best must be at least 1",
-        ),
-        (train.patience >= 0, "train: patience must not be negative"),
-        (
-            train.step_tokens <= 10**9 and train.micro_batch_tokens <= 10**7,
-            "train: step_tokens must be at most 1e9 and micro_batch_tokens at most 1e7",
-        ),
-        (
-            min(train.step_tokens, train.micro_batch_tokens) >= longest,
-            f"train: step_tokens and micro_batch_tokens must be at least data.max_length + 2 = {longest}, "
-            f"the longest sentence",
-        ),
-    ]
-    _require(requirements, where)
     check_decode(recipe.decode, f"{where}: decode")
+    if longest + inserted >= network.max_positions:
+        raise UserError(
+            f"{where}: data.max_length {data.max_length} with up to {inserted} inserted masks does not fit "
+            f"network.max_positions {network.max_positions}; "
+            f"set network.max_positions to {longest + inserted + 1} or more"
+        )
+    if objective.delete_from_short and objective.deletion_rate == 0:
+        raise UserError(f"{where}: objective: delete_from_short needs a deletion_rate above 0")
+    if objective.glancing_share > 0 and network.kind == "AT":
+        raise UserError(f"{where}: objective: glancing_share is for LAT and CMLM; an AT sees no masks, so set it to 0")
+    if min(train.step_tokens, train.micro_batch_tokens) < longest:
+        raise UserError(
+            f"{where}: train: step_tokens and micro_batch_tokens must be at least data.max_length + 2 = {longest}, "
+            f"the longest sentence"
+        )
 
 
 def check_network(network: NetworkSettings, max_length: int, where: str) -> None:
-    """Refuse networks that cannot work, or are larger than any that this program was made for."""
-    layers = (network.encoder_layers, network.decoder_layers)
+    """Refuse a shape that cannot be built, or is too small for sentences of `max_length` tokens."""
     needed = max_length + 3  # begin, end, and one position to spare
-    requirements: Requirements = [
-        (max_length >= 1, "max_length must be at least 1"),
-        (
-            min(network.width, network.heads, network.feedforward) >= 1,
-            "network: width, heads and feedforward must be at least 1",
-        ),
-        (network.width % max(1, network.heads) == 0, "network: width must be divisible by heads"),
-        (network.kind != "LAT" or 2 <= network.piece_length <= 8, "network: piece_length must be 2 to 8"),
-        (0 <= network.dropout < 1, "network: dropout must be at least 0 and below 1"),
-        (network.max_positions >= 16, "network: max_positions must be at least 16"),
-        (min(layers) >= 1, "network: at least one layer on each side"),
-        (
-            max(layers) <= 100 and max(network.width, network.feedforward, network.max_positions) <= 65_536,
-            "network: layers must be at most 100, width, feedforward and max_positions at most 65536",
-        ),
-        (
-            needed <= network.max_positions,
-            f"network.max_positions {network.max_positions} is too small for max_length {max_length}; "
-            f"set network.max_positions to {needed} or more",
-        ),
-    ]
-    _require(requirements, where)
+    if network.width % network.heads:
+        raise UserError(f"{where}: network: width must be divisible by heads")
+    if network.kind == "LAT" and not 2 <= network.piece_length <= 8:
+        raise UserError(f"{where}: network: piece_length must be 2 to 8")
+    if needed > network.max_positions:
+        raise UserError(
+            f"{where}: network.max_positions {network.max_positions} is too small for max_length {max_length}; "
+            f"set network.max_positions to {needed} or more"
+        )
 
 
 def check_decode(decode: DecodeSettings, where: str) -> None:
-    """Refuse decoding settings that cannot work."""
-    requirements: Requirements = [
-        (decode.iterations >= 1, "iterations must be at least 1"),
-        (1 <= decode.length_candidates <= 9, "length_candidates must be 1 to 9"),
-        (0 <= decode.extra_length <= 9, "extra_length must be 0 to 9"),
-        (decode.beam >= 1, "beam must be at least 1"),
-        (abs(decode.length_penalty) <= 10, "length_penalty must be -10 to 10"),
-        (1 <= decode.verify_top <= 1000, "verify_top must be 1 to 1000"),
-        (decode.verify_nats >= 0, "verify_nats must not be negative"),
-        (not (decode.verify and decode.shortlist), "verify needs the whole vocabulary; set shortlist to false"),
-        (decode.batch_sentences >= 0, "batch_sentences must not be negative"),
-        (
-            max(decode.iterations, decode.beam) <= 1000 and decode.batch_sentences <= 1_000_000,
-            "iterations and beam must be at most 1000, batch_sentences at most 1000000",
-        ),
-    ]
-    _require(requirements, where)
-
-
-def _require(requirements: Requirements, where: str) -> None:
-    for fits, message in requirements:
-        if not fits:
-            raise UserError(f"{where}: {message}")
+    """Refuse decoding settings that cannot work together."""
+    if decode.verify and decode.shortlist:
+        raise UserError(f"{where}: verify needs the whole vocabulary; set shortlist to false")
 
 
 def to_toml(recipe: Recipe) -> str:
@@ -619,160 +580,16 @@ def to_tree(settings: Any) -> dict[str, Any]:
     return tree
 
 
-# ---- defaults of single verbs -----------------------------------------------------------------------------------
-#
-# They are here, and not beside the functions that use them, because `lath VERB --help` shows them and must not wait
-# for torch to be imported.
-
 AUTO = "auto"
 """For a device, precision or engine: the best one for the machine and the model (devices.py)."""
 
 
 @dataclass(frozen=True)
-class ShortlistSettings:
-    """The size of a lexical shortlist (`lath shortlist`)."""
-
-    near: int = 100
-    """Target tokens for each source token."""
-    frequent: int = 1000
-    """Most frequent target tokens, allowed in every sentence."""
-
-
-@dataclass(frozen=True)
 class CompressSettings:
-    """How a compressed model stores its weights (`lath compress`)."""
+    """How a compressed model stores its weights (`lath compress`); here because the command line cannot wait for torch.
+
+    Verbs of engine, analysis and serve have their settings in a file settings.py of the room.
+    """
 
     storage: str = "int8"
     """One of `model.storage.SMALLER`."""
-
-
-@dataclass(frozen=True)
-class ExportSettings:
-    """The format of an exported model (`lath export`)."""
-
-    to: str = "ctranslate2"
-    """One of `engine.export.TARGETS`."""
-    quantization: str = "float32"
-    """One of `engine.export.QUANTIZATIONS`."""
-
-
-@dataclass(frozen=True)
-class EvaluateSettings:
-    """What is computed from translations, and how it is printed (`lath evaluate`)."""
-
-    tokenised: bool = False
-    """The text is already tokenised: BLEU is of its own tokens."""
-    ter: bool = False
-    """Also TER, which is slow."""
-    samples: int = 1000
-    """Bootstrap samples of the paired test; 0 skips it."""
-    repeats: bool = False
-    """Also n-gram repeat rates."""
-    window: int = 5
-    """How many positions back a repeated n-gram counts."""
-    buckets: bool = False
-    """Also BLEU by reference length."""
-    edges: tuple[int, ...] = (10, 20, 30, 40)
-    """The longest reference of each bucket but the last, in words."""
-    digits: int = 2
-    """Decimals of the tables."""
-
-
-@dataclass(frozen=True)
-class AnalyseSettings:
-    """What an analysis measures (`lath analyse`)."""
-
-    tokenised: bool = EvaluateSettings.tokenised
-    """The text is already tokenised: BLEU is of its own tokens."""
-    ter: bool = True
-    """Also TER, the slowest of the scores."""
-    samples: int = EvaluateSettings.samples
-    """Bootstrap samples of the paired test; 0 skips it."""
-    window: int = EvaluateSettings.window
-    """How many positions back a repeated n-gram counts."""
-    edges: tuple[int, ...] = EvaluateSettings.edges
-    """The longest reference of each bucket but the last, in words."""
-    rare: int = 10
-    """A name is rare if it occurs fewer times than this."""
-    traced: int = 200
-    """Lines whose passes are recorded with each model, spread over the text."""
-    timed: int = 50
-    """Sentences to time with each model, one at a time; 0 skips it."""
-    repeats: int = 3
-    """How often each sentence is timed."""
-    device: str = AUTO
-    """The device of all models."""
-    precision: str = AUTO
-    """The precision of all models except exported ones, which have their own."""
-
-
-@dataclass(frozen=True)
-class ReproduceSettings:
-    """Which part of a task is made, and where (`lath reproduce`)."""
-
-    tasks: str = "recipes/tasks.toml"
-    """The file that describes tasks, systems and the paper's figures."""
-    directory: str = ""
-    """The run directory; empty: runs/TASK."""
-    systems: str = ""
-    """The systems instead of the task's, with commas between."""
-    decode: str = ""
-    """The decodings instead of the task's, with commas between."""
-    jobs: int | None = None
-    """Steps at the same time; None: as the task says."""
-    device: str = AUTO
-    """The device of all steps."""
-    overrides: tuple[str, ...] = ()
-    """SECTION.KEY=VALUE for all systems, NAME:SECTION.KEY=VALUE for those that fit NAME."""
-
-
-@dataclass(frozen=True)
-class BenchSettings:
-    """How speed is measured (`lath bench`)."""
-
-    device: str = AUTO
-    """The device of all models."""
-    precision: str = AUTO
-    """The precision of all models except exported ones, which have their own."""
-    threads: int | None = None
-    """CPU threads; None keeps torch's default."""
-    plain: bool = False
-    """Also measure every model with the plain engine."""
-    sentences: int = 100
-    """Sentences to time, at most."""
-    min_tokens: int = 1
-    """Shortest sentence to time, in source tokens."""
-    max_tokens: int | None = None
-    """Longest sentence to time, in source tokens; None sets no limit."""
-    repeats: int = 5
-    """How often each row is measured."""
-    batches: tuple[int, ...] = (8, 32, 128)
-    """Batch sizes for the throughput."""
-    lengths: tuple[int, ...] = (10, 20, 40, 80, 160)
-    """Source lengths in tokens for the latency by length."""
-    overrides: DecodeOptions = field(default_factory=DecodeOptions)
-    """Decoding settings of all rows; they take precedence over a row's own."""
-
-
-@dataclass(frozen=True)
-class ServeSettings:
-    """A translation server, its queue and its limits (`lath serve`)."""
-
-    host: str = "127.0.0.1"
-    """Address to listen at; 0.0.0.0 is every address of the machine."""
-    port: int = 5000
-    """Port to listen at; 0 takes a free one."""
-    max_wait_ms: int = 5
-    """Milliseconds that a batch waits for company, but only under load; a request to an idle server never waits."""
-    max_batch: int = 0
-    """Most sentences of a batch; 0 takes what suits the device."""
-    max_queue: int = 256
-    """Requests that may wait for a model; half of them may be one client's. More are refused (503)."""
-    max_body: int = 2_000_000
-    """Bytes of a request (413)."""
-    max_characters: int = 100_000
-    """Characters to translate in a request (400)."""
-    rate: int = 0
-    """Requests a minute of a key or address (429); 0 is no limit."""
-    cors: str = ""
-    """Origin whose pages may ask, * for all; empty for none but the server's own."""

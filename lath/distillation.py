@@ -21,7 +21,7 @@ from lath.config import DecodeOptions, to_tree
 from lath.devices import BATCH_INVARIANT
 from lath.engine.ctranslate2 import deciding_files
 from lath.errors import UserError
-from lath.files import chunks, count_lines, locked, read_lines, whole_directory, whole_file
+from lath.files import chunks, count_lines, locked, read_lines, sha256, whole_directory, whole_file
 from lath.model.bundled import find_model
 from lath.model.directory import CONFIG, WEIGHTS, is_exported
 from lath.progress import Bar
@@ -175,8 +175,7 @@ def fingerprint(model: Path) -> str:
     digest = hashlib.sha256()
     own = (model / CONFIG, model / WEIGHTS)
     for path in deciding_files(model) if is_exported(model) else [*own, *vocab_files(model)]:
-        with path.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
+        digest.update(bytes.fromhex(sha256(path)))
     return digest.hexdigest()
 
 

@@ -18,15 +18,12 @@ import json
 import lzma
 import math
 import os
-import queue
 import re
 import secrets
 import shutil
-import stat
 import sys
-import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
@@ -98,42 +95,6 @@ def _too_long(path: Path, which: str) -> UserError:
     return UserError(
         f"{path}: {which} is longer than {MAX_LINE} bytes; give a text file with one sentence or paragraph per line"
     )
-
-
-def is_live(path: Path) -> bool:
-    """Whether lines come as somebody writes them: from a terminal or a pipe, not from a file."""
-    if path == STANDARD_INPUT:
-        return not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
-    return path.is_fifo()
-
-
-def read_as_it_comes(path: Path, most: int) -> Iterator[list[str]]:
-    """The lines that have arrived, up to `most` at a time: one if they come slowly, many if they come fast."""
-    arrived: queue.Queue[str | BaseException | None] = queue.Queue(most)
-
-    def read() -> None:
-        try:
-            for line in read_lines(path):
-                arrived.put(line)
-            arrived.put(None)
-        except BaseException as error:
-            arrived.put(error)
-
-    threading.Thread(target=read, daemon=True).start()
-    while True:
-        lines: list[str] = []
-        item = arrived.get()
-        while isinstance(item, str):
-            lines.append(item)
-            if len(lines) == most or arrived.empty():
-                break
-            item = arrived.get()
-        if lines:
-            yield lines
-        if isinstance(item, BaseException):
-            raise item
-        if item is None:
-            return
 
 
 def _decoded(raw: bytes, path: Path, number: int, keep_mark: bool) -> str:
@@ -274,6 +235,25 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(tree) != len(pairs):
         raise ValueError("a name occurs twice")
     return tree
+
+
+@contextlib.contextmanager
+def damage_errors(path: Path, remedy: str) -> Iterator[None]:
+    """Turn whatever goes wrong with the contents of a file that lath should have written into a `UserError`."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+        raise UserError(
+            f"{path}: damaged or not written by lath ({reason or type(error).__name__}); {remedy}"
+        ) from None
+
+
+def require_format(path: Path, number: object, known: Collection[int], remedy: str = "update lath") -> None:
+    """Refuse a file of another version."""
+    if number not in known:
+        formats = f"format{'s' if len(known) > 1 else ''} {' and '.join(map(str, known))}"
+        raise UserError(f"{path}: format {number!r}, but this version of lath reads {formats}; {remedy}")
 
 
 def sha256(path: Path) -> str:

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from lath.config import DataSettings, Recipe, VocabSettings, to_tree
-from lath.document.check import BLOCK, BLOCKS, Block, Pair, find_problems, not_identifiable
+from lath.document.check import find_problems, not_identifiable, sample_blocks
 from lath.document.protect import with_placeholders
 from lath.errors import UserError
-from lath.files import count_lines, misaligned, read_blocks, read_lines, read_pairs, whole_directory
+from lath.files import count_lines, misaligned, read_lines, read_pairs, whole_directory
 from lath.progress import watched
 from lath.text.corpus import SIDES, SPLITS, DataInfo, SplitCounts, spread, write_info, write_split
 from lath.text.vocab import Vocab, learn_vocabs, load_vocabs, save_vocabs
@@ -114,27 +114,13 @@ def _check(
     languages = data.source_language, data.target_language
     reason = not_identifiable(languages)
     for split, (source, target) in files.items():
-        blocks = _sample((source, target), totals[split])
+        blocks = sample_blocks((source, target), totals[split])
         for problem in find_problems(blocks, (str(source), str(target)), None if reason else languages):
             if strict:
                 raise UserError(problem)
             warn(problem)
     if reason:
         warn(f"the languages of the text are not checked: {reason}")
-
-
-def _sample(files: tuple[Path, Path], total: int) -> list[Block]:
-    """Blocks of neighbouring pairs, evenly spread."""
-    blocks = -(-total // BLOCK)
-    starts = [BLOCK * number for number in spread(range(blocks), blocks, BLOCKS)]
-    sides = [
-        list(read_blocks(path, watched(starts, f"checking {path.name}", len(starts), "blocks"), BLOCK))
-        for path in files
-    ]
-    return [
-        [Pair(start + number, *pair) for number, pair in enumerate(zip(*block, strict=True), 1)]
-        for start, *block in zip(starts, *sides, strict=True)
-    ]
 
 
 def _learn(settings: VocabSettings, files: tuple[Path, Path], total: int) -> tuple[Vocab, Vocab]:

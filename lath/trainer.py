@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from lath.config import Recipe, check_recipe
+from lath.config import Recipe, recipe_from_tree, to_tree
 from lath.engine.training import PackedEngine
 from lath.errors import UserError
 from lath.text.corpus import Corpus
@@ -39,7 +39,7 @@ def train(
     With `resume` a stopped or killed run continues exactly. Under torchrun every rank makes the same call. `objective`
     replaces the recipe's training objective; pass the same one to resume. Validation keeps the recipe's objective.
     """
-    check_recipe(recipe, "recipe")
+    recipe = recipe_from_tree(to_tree(recipe), "recipe")  # one made in Python is checked like one read from a file
     data, run = Path(data), Path(run)
     with join_world(device) as (world, own_device), contextlib.ExitStack() as held:
 
@@ -72,7 +72,7 @@ def train(
 def _open_corpora(recipe: Recipe, data: Path) -> tuple[Corpus, Corpus]:
     """The training and validation pairs, checked against the recipe."""
     corpus, valid = Corpus.open(data, "train"), Corpus.open(data, "valid")
-    longest = int(max(corpus.source_lengths.max(), corpus.target_lengths.max()))
+    longest = int(max(corpus.source.lengths.max(), corpus.target.lengths.max()))
     needed = longest + 3 + math.ceil(recipe.objective.insertion_rate * longest)
     if needed > recipe.network.max_positions:
         raise UserError(

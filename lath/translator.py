@@ -71,7 +71,7 @@ def load(
     precision it was exported with, by CTranslate2.
 
     `verifier` is an AT model with the same vocabulary, which checks what the model, a LAT, writes, as `decode.verify`
-    says: relaxed, unless the model's settings or the options of a call name another mode. The engine is plain then.
+    says: relaxed, unless the model's settings or the options of a call name another mode.
 
     Threads may share the translator, from its first use on; each gets its own translations. On a GPU they take turns
     and must use one CUDA stream, as they do by default. A stream of `hypotheses` belongs to the thread that reads it.
@@ -81,14 +81,15 @@ def load(
     """
     directory = find_model(model)
     if verifier is not None:
-        check_pair(directory, find_model(verifier), engine)
+        check_pair(directory, find_model(verifier))
     if is_exported(directory):
         return _load_exported(directory, device, precision, engine, threads)
     chosen = choose_device(device)
     precision = choose_precision(precision, read_info(directory).network, chosen, engine)
     loaded = _load_weights(directory, chosen, precision)
     if verifier is not None:
-        return _verified(loaded, _load_weights(find_model(verifier), chosen, precision), precision, threads)
+        checked_by = _load_weights(find_model(verifier), chosen, precision)
+        return _verified(loaded, checked_by, precision, engine, threads)
     shortlist = load_shortlist(directory) if has_shortlist(directory) and chosen.type == "cpu" else None
     return Translator(loaded, choose_decoder(loaded.model, engine, shortlist), precision, threads)
 
@@ -99,10 +100,8 @@ def _load_weights(directory: Path, device: torch.device, precision: str) -> Load
     return loaded
 
 
-def check_pair(student: Path, verifier: Path, engine: str = "auto") -> None:
+def check_pair(student: Path, verifier: Path) -> None:
     """Refuse two models of which the second cannot check what the first writes."""
-    if engine == "recorded":
-        raise UserError("engine recorded: a pair of models runs in plain PyTorch; leave out --engine, or --verifier")
     infos: list[ModelInfo] = []
     for directory, kind, task in ((student, "LAT", "drafts are written by"), (verifier, "AT", "they are checked by")):
         if is_exported(directory):
@@ -129,12 +128,14 @@ def check_pair(student: Path, verifier: Path, engine: str = "auto") -> None:
         )
 
 
-def _verified(student: LoadedModel, verifier: LoadedModel, precision: str, threads: int | None) -> Translator:
-    assert isinstance(student.model, LAT), student.info.network.kind
+def _verified(
+    student: LoadedModel, verifier: LoadedModel, precision: str, engine: str, threads: int | None
+) -> Translator:
     assert isinstance(verifier.model, AT), verifier.info.network.kind
     decode = student.info.decode
     info = replace(student.info, decode=replace(decode, verify=decode.verify or "relaxed"))
-    return Translator(replace(student, info=info), VerifyingDecoder(student.model, verifier.model), precision, threads)
+    decoder = choose_decoder(student.model, engine, verifier=verifier.model)
+    return Translator(replace(student, info=info), decoder, precision, threads, verifier.model)
 
 
 def _load_exported(directory: Path, device: str, precision: str, engine: str, threads: int | None) -> Translator:
@@ -159,15 +160,21 @@ def preferred_device(model: Path, name: str) -> str:
     return "cpu" if name == "auto" and is_exported(model) else name
 
 
-def choose_decoder(model: Model, engine: str = "auto", shortlist: Shortlist | None = None) -> Decoder:
-    """What decodes with a loaded model: kernels and CUDA graphs on a GPU, the plain decoder on a CPU."""
+def choose_decoder(
+    model: Model, engine: str = "auto", shortlist: Shortlist | None = None, verifier: AT | None = None
+) -> Decoder:
+    """What decodes with a loaded model, or a pair: kernels and CUDA graphs on a GPU, the plain decoders on a CPU."""
     device = model.body.target_positions.weight.device
     if choose_engine(engine, model.settings.kind, device) == "recorded":
         # Triton and all kernels take a while to import; a CPU needs none of them.
         from lath.engine.fused import fuse
         from lath.engine.recorded import RecordedDecoder
 
-        return RecordedDecoder(fuse(model) if device.type == "cuda" and HAS_TRITON else model)
+        if device.type == "cuda" and HAS_TRITON:
+            model, verifier = fuse(model), None if verifier is None else fuse(verifier)
+        return RecordedDecoder(model, verifier)
+    if verifier is not None and isinstance(model, LAT):
+        return VerifyingDecoder(model, verifier)
     return PlainDecoder(model) if shortlist is None else ShortlistDecoder(model, shortlist)
 
 
@@ -180,9 +187,12 @@ class Translator:
         decoder: Decoder,
         precision: str = "fp32",
         threads: int | None = None,
+        verifier: AT | None = None,
     ) -> None:
         """`decoder` may be any object with the protocol `Decoder`; `precision` is what the model is in already."""
         self._loaded, self.decoder, self.precision, self.threads = loaded, decoder, precision, threads
+        self.verifier = verifier
+        """The network that checks, if the model is one of a pair."""
         self.model: Model | None = loaded.model if isinstance(loaded, LoadedModel) else None
         """None for an exported model."""
         self.info: ModelInfo = loaded.info
@@ -205,14 +215,14 @@ class Translator:
 
     def with_decoder(self, decoder: Decoder) -> Translator:
         """The same model and vocabularies with another decoder."""
-        return Translator(self._loaded, decoder, self.precision, self.threads)
+        return Translator(self._loaded, decoder, self.precision, self.threads, self.verifier)
 
     def with_engine(self, engine: str = "auto") -> Translator:
         """The same weights with a new decoder, which shares no recordings with this one."""
-        if isinstance(self.decoder, VerifyingDecoder):  # it has none
-            return self
         shortlist = self.decoder.shortlist if isinstance(self.decoder, ShortlistDecoder) else None
-        return self if self.model is None else self.with_decoder(choose_decoder(self.model, engine, shortlist))
+        if self.model is None:
+            return self
+        return self.with_decoder(choose_decoder(self.model, engine, shortlist, self.verifier))
 
     @overload
     def translate(  # type: ignore[overload-overlap]

@@ -8,35 +8,23 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import queue
 import shutil
+import stat
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from lath.config import (
-    AnalyseSettings,
-    BenchSettings,
-    DataSettings,
-    DecodeOptions,
-    EvaluateSettings,
-    ReproduceSettings,
-    ServeSettings,
-    decode_options,
-    load_recipe,
-)
+from lath.analysis.settings import AnalyseSettings, BenchSettings, EvaluateSettings, ReproduceSettings
+from lath.config import DataSettings, DecodeOptions, decode_options, load_recipe
 from lath.errors import UserError
-from lath.files import (
-    STANDARD_INPUT,
-    count_lines,
-    is_live,
-    read_as_it_comes,
-    read_lines,
-    whole_file,
-)
+from lath.files import STANDARD_INPUT, count_lines, read_lines, whole_file
 from lath.model.bundled import DEFAULT_MODEL, default_model, find_model
 from lath.progress import watched
+from lath.serve.settings import ServeSettings
 
 if TYPE_CHECKING:
     from lath.training.ranks import World
@@ -143,7 +131,7 @@ def run_translate(arguments: argparse.Namespace) -> None:
             for text in _with_bar(texts, source, arguments) if world.first else texts:
                 if world.first:
                     stream.write(text + "\n")
-                    if is_live(source):
+                    if _is_live(source):
                         stream.flush()
 
 
@@ -187,14 +175,50 @@ def _translations(
     from lath.translator import READ_AHEAD
 
     chunk = world.size * READ_AHEAD * translator.settings(**options).batch_sentences
-    if world.size > 1 and (source == STANDARD_INPUT or is_live(source)):
+    if world.size > 1 and (source == STANDARD_INPUT or _is_live(source)):
         raise UserError("several ranks cannot read standard input; give a text file")
-    if not is_live(source):
+    if not _is_live(source):
         return share_stream(
             world, read_lines(source), lambda lines: translator.translate(lines, split=split, **options), chunk
         )
-    arrived = _prompted(read_as_it_comes(source, chunk), translator)
+    arrived = _prompted(_read_as_it_comes(source, chunk), translator)
     return (text for lines in arrived for text in translator.translate(lines, split=split, **options))
+
+
+def _is_live(path: Path) -> bool:
+    """Whether lines come as somebody writes them: from a terminal or a pipe, not from a file."""
+    if path == STANDARD_INPUT:
+        return not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
+    return path.is_fifo()
+
+
+def _read_as_it_comes(path: Path, most: int) -> Iterator[list[str]]:
+    """The lines that have arrived, up to `most` at a time: one if they come slowly, many if they come fast."""
+    arrived: queue.Queue[str | BaseException | None] = queue.Queue(most)
+
+    def read() -> None:
+        try:
+            for line in read_lines(path):
+                arrived.put(line)
+            arrived.put(None)
+        except BaseException as error:
+            arrived.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        lines: list[str] = []
+        item = arrived.get()
+        while isinstance(item, str):
+            lines.append(item)
+            if len(lines) == most or arrived.empty():
+                break
+            item = arrived.get()
+        if lines:
+            yield lines
+        if isinstance(item, BaseException):
+            raise item
+        if item is None:
+            return
 
 
 def _prompted(arrived: Iterator[list[str]], translator: Translator) -> Iterator[list[str]]:

@@ -12,11 +12,11 @@ from typing import Any
 import uvicorn
 from starlette.testclient import TestClient
 
-from lath.config import ServeSettings
 from lath.serve.app import Server, make_app
 from lath.serve.guard import Metrics
 from lath.serve.limits import Keys
 from lath.serve.server import listen
+from lath.serve.settings import ServeSettings
 from lath.serve.worker import Worker
 from lath.translator import Translator
 

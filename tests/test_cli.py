@@ -30,17 +30,10 @@ import lath.model.directory
 import lath.preparation
 import lath.training.checkpoints
 import lath.translator
+from lath.analysis.settings import BenchSettings, EvaluateSettings
 from lath.cli import build_parser, main, verb_parsers
-from lath.config import (
-    BenchSettings,
-    CompressSettings,
-    EvaluateSettings,
-    ExportSettings,
-    ShortlistSettings,
-    TrainSettings,
-    load_recipe,
-    to_tree,
-)
+from lath.config import CompressSettings, TrainSettings, load_recipe, to_tree
+from lath.engine.settings import ExportSettings, ShortlistSettings
 
 ROOT = Path(__file__).parents[1]
 VERBS = (
@@ -552,7 +545,7 @@ def test_a_mistyped_command(capsys: Capsys, arguments: list[str], message: str) 
         ("train.steps", "--set train.steps: write it as section.key=value, for example --set train.steps=100"),
         ("train.steps=many", "toy.toml: train: steps: expected a whole number, got 'many'"),
         ("network.kind=NAT", "toy.toml: network: kind: 'NAT' is not one of AT, CMLM, LAT (did you mean 'AT'?)"),
-        ("train.steps=0", "toy.toml: train: steps must be 1 to 1e9"),
+        ("train.steps=0", "toy.toml: train: steps must be 1 to 1000000000"),
     ],
 )
 def test_a_wrong_setting(recipe: Path, tmp_path: Path, capsys: Capsys, override: str, message: str) -> None:
@@ -697,7 +690,7 @@ def test_a_bad_model(
     ("override", "message"),
     [
         ("decode.iteratons=4", "decode: unknown setting 'iteratons' (did you mean 'iterations'?)"),
-        ("decode.iterations=0", "decode: iterations must be at least 1"),
+        ("decode.iterations=0", "decode: iterations must be 1 to 1000"),
         (
             "train.steps=4",
             "--set train...: a trained model only has decoding settings; use for example decode.iterations=1",

@@ -296,14 +296,14 @@ def test_a_trace_changes_nothing_and_is_not_kept_unasked(wild: Translators, kind
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"iterations": 0}, "decode: iterations must be at least 1"),
+        ({"iterations": 0}, "decode: iterations must be 1 to 1000"),
         ({"iterations": "4"}, "decode: iterations: expected a whole number, got '4'"),
         ({"iterations": True}, "decode: iterations: expected a whole number, got True"),
         ({"iteratons": 4}, "decode: unknown setting 'iteratons' (did you mean 'iterations'?)"),
         ({"beam_size": 4}, "decode: unknown setting 'beam_size' (did you mean 'beam'?)"),
         ({"length_candidates": 10}, "decode: length_candidates must be 1 to 9"),
-        ({"beam": 0}, "decode: beam must be at least 1"),
-        ({"batch_sentences": -1}, "decode: batch_sentences must not be negative"),
+        ({"beam": 0}, "decode: beam must be 1 to 1000"),
+        ({"batch_sentences": -1}, "decode: batch_sentences must be 0 to 1000000"),
         ({"rules": "oficial"}, "decode: rules: 'oficial' is not one of official, paper (did you mean 'official'?)"),
     ],
 )
@@ -432,7 +432,12 @@ def test_a_pair_verifies_as_its_settings_and_options_say(toy_run: Runs) -> None:
     assert pair.translate(LINES, verify="") == alone.translate(LINES)
     assert [one.checks for one in pair.hypotheses(LINES, verify="rerank")] == [1] * len(LINES)
     assert all(one.checks >= 1 and one.passes for one in pair.hypotheses(LINES, trace=True))
-    assert pair.with_engine().settings().verify == "relaxed"
+    recorded = load(student, "cpu", engine="recorded", verifier=teacher)
+    assert [recorded.engine, pair.engine] == ["recorded", "plain"]
+    for other in (recorded, pair.with_engine("recorded"), recorded.with_engine("plain")):
+        assert other.settings().verify == "relaxed"
+        for verify in ("exact", "rerank"):
+            assert other.translate(LINES, verify=verify) == pair.translate(LINES, verify=verify)
 
 
 @pytest.mark.parametrize("verify", ["rerank", "relaxed", "exact"])
@@ -452,8 +457,6 @@ def test_models_that_are_no_pair_are_refused(toy_run: Runs) -> None:
     ):
         with pytest.raises(UserError, match=message):
             load(first, "cpu", verifier=second)
-    with pytest.raises(UserError, match="leave out --engine"):
-        load(student, "cpu", engine="recorded", verifier=teacher)
 
 
 def test_a_verifier_with_another_vocabulary_is_refused(toy_run: Runs, tmp_path: Path) -> None:

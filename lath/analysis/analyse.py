@@ -19,6 +19,7 @@ from lath.analysis.evaluation import text_notes
 from lath.analysis.figures import draw_plots
 from lath.analysis.report import build_report
 from lath.analysis.scores import Measured, measure
+from lath.analysis.settings import AnalyseSettings
 from lath.analysis.systems import (
     Asked,
     Loaded,
@@ -34,7 +35,6 @@ from lath.analysis.systems import (
 )
 from lath.analysis.tables import count_words, names_table, text_tables
 from lath.analysis.traces import Traced, trace_tables
-from lath.config import AnalyseSettings
 from lath.errors import UserError
 from lath.files import misaligned, read_lines, whole_file
 from lath.progress import watched

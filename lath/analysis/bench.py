@@ -35,8 +35,9 @@ from lath.analysis.sentences import (
     throughput_lines,
     usable_lines,
 )
+from lath.analysis.settings import BenchSettings
 from lath.analysis.speed import BenchReport, Row, Times, percentile, summarise
-from lath.config import AUTO, BenchSettings, DecodeOptions, MergeRules
+from lath.config import AUTO, DecodeOptions, MergeRules
 from lath.decoding.decoder import PlainDecoder
 from lath.decoding.merge import Merged
 from lath.decoding.pieces import MergeRule

@@ -22,7 +22,7 @@ from lath.analysis.scores import (
     repeat_rates,
     token_lines,
 )
-from lath.config import EvaluateSettings
+from lath.analysis.settings import EvaluateSettings
 from lath.errors import UserError
 from lath.files import misaligned, read_lines
 

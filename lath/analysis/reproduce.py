@@ -37,15 +37,8 @@ import numpy as np
 
 from lath.analysis.analysis import Cell, Table
 from lath.analysis.scores import evaluate, measure
-from lath.config import (
-    AUTO,
-    EvaluateSettings,
-    NetworkSettings,
-    Recipe,
-    ReproduceSettings,
-    load_recipe,
-    settings_from_tree,
-)
+from lath.analysis.settings import EvaluateSettings, ReproduceSettings
+from lath.config import AUTO, NetworkSettings, Recipe, load_recipe, settings_from_tree
 from lath.errors import UserError, did_you_mean
 from lath.files import count_lines, locked, misaligned, read_lines, whole_file
 from lath.model.flops import update_flops

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lath.analysis.bootstrap import Figures, gather_statistics, resample, sacrebleu_seed, total_score
-from lath.config import EvaluateSettings
+from lath.analysis.settings import EvaluateSettings
 from lath.errors import UserError
 from lath.progress import Bar
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lath.config import BenchSettings
+from lath.analysis.settings import BenchSettings
 from lath.errors import UserError
 from lath.translator import Translator
 

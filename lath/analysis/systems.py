@@ -23,8 +23,9 @@ from torch import Tensor
 from lath.analysis.analysis import Latency, ModelFacts, Trace
 from lath.analysis.bench import timed
 from lath.analysis.sentences import usable_lines
+from lath.analysis.settings import AnalyseSettings
 from lath.analysis.speed import Row, percentile, signature
-from lath.config import AUTO, AnalyseSettings, DecodeOptions, DecodeSettings, decode_options, to_tree
+from lath.config import AUTO, DecodeOptions, DecodeSettings, decode_options, to_tree
 from lath.decoding.decoder import PlainDecoder
 from lath.decoding.results import Decoded, Hypothesis
 from lath.distillation import distill_with, fingerprint, identity

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from lath.analysis.analysis import Cell, System, Table
 from lath.analysis.scores import Measured, bucket_lines, repeat_rates, token_lines
-from lath.config import AnalyseSettings
+from lath.analysis.settings import AnalyseSettings
 from lath.files import chunks
 
 ORDERS = (1, 2, 3, 4)

@@ -203,15 +203,20 @@ def score_candidates(
 # ---- LAT drafts again -------------------------------------------------------------------------------------------
 
 
+def masks_behind(text: Text) -> int:
+    """As many as the last draft had tokens there, so far as they fit."""
+    return max(1, min(len(text.draft), text.limit - len(text.kept)))
+
+
 def redraft(
     student: LAT, memory: Memory, texts: list[Text], step: MergeStep, merge: MergeRule, trace: bool
 ) -> list[Text]:
     """A new draft of what follows the kept tokens, which LAT sees: one pass.
 
-    As many masks as the last draft had tokens there. The piece of the last kept token is the first that reaches into
-    the rest; that token stands for BOS, and everything from it on is merged as a sentence.
+    The piece of the last kept token is the first that reaches into the rest; that token stands for BOS, and everything
+    from it on is merged as a sentence.
     """
-    counts = [max(1, min(len(text.draft), text.limit - len(text.kept))) for text in texts]
+    counts = [masks_behind(text) for text in texts]
     inputs = [[BOS, *text.kept, *[MASK] * count] for text, count in zip(texts, counts, strict=True)]
     target = pad(inputs).to(memory.visible.device)
     asked = (target != PAD) & _from_last_kept(texts, target)

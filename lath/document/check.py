@@ -1,5 +1,6 @@
 """Is aligned text what the recipe says? The warnings of `lath prepare`, from a sample of the text.
 
+blocks = sample_blocks((Path("train.de"), Path("train.en")), 160_000)
 find_problems(blocks, ("train.de", "train.en"), ("de", "en"))  ->  ["train.de and train.en: 97 % of the pairs ...", ...]
 
 Every share is compared with one threshold. docs/runs/own-data has the trial: below a tenth of it on clean text, ten
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +20,9 @@ from numpy.typing import NDArray
 
 from lath.document.language import identify, known_languages
 from lath.errors import UserError, one_of
+from lath.files import read_blocks
+from lath.progress import watched
+from lath.text.corpus import spread
 
 BLOCK = 200
 """Neighbouring lines that are looked at together: enough to see a shift from their lengths alone."""
@@ -54,11 +59,22 @@ class Pair(NamedTuple):
 Block = list[Pair]
 
 
-def find_problems(blocks: Sequence[Block], files: Files, languages: Languages | None) -> list[str]:
-    """A warning for each way in which the text looks wrong; without `languages` they are not looked at.
+def sample_blocks(files: tuple[Path, Path], total: int) -> list[Block]:
+    """Blocks of neighbouring pairs of two aligned files, evenly spread over their `total` lines."""
+    blocks = -(-total // BLOCK)
+    starts = [BLOCK * number for number in spread(range(blocks), blocks, BLOCKS)]
+    sides = [
+        list(read_blocks(path, watched(starts, f"checking {path.name}", len(starts), "blocks"), BLOCK))
+        for path in files
+    ]
+    return [
+        [Pair(start + number, *pair) for number, pair in enumerate(zip(*block, strict=True), 1)]
+        for start, *block in zip(starts, *sides, strict=True)
+    ]
 
-    The blocks are neighbouring lines, evenly spread over the files.
-    """
+
+def find_problems(blocks: Sequence[Block], files: Files, languages: Languages | None) -> list[str]:
+    """A warning for each way in which the text looks wrong; without `languages` they are not looked at."""
     pairs = list(chain.from_iterable(blocks))
     found = [_same(pairs, files), _shifted(blocks, files)]
     if languages is not None:

@@ -74,8 +74,11 @@ def few_queries(query: Tensor, bias: Tensor) -> bool:
     return query.shape[1] <= MOST_QUERIES and size >= 16 and size & (size - 1) == 0 and bias.shape[1:3] == (1, 1)
 
 
-def attend_few(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
-    """B x k x H x D/H queries against B x S x H x D/H keys, with B x 1 x 1 x S added to the scores."""
+def attend_few(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, causal: bool = False) -> Tensor:
+    """B x k x H x D/H queries against B x S x H x D/H keys, with B x 1 x 1 x S added to the scores.
+
+    If `causal`, query i sees the keys 0 to i alone.
+    """
     from lath.engine.kernels import few_queries_kernel
 
     batch, queries, heads, size = query.shape
@@ -83,7 +86,8 @@ def attend_few(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Ten
     out = torch.empty((batch, queries, heads, size), dtype=query.dtype, device=query.device)
     few_queries_kernel[(batch, heads, -(-queries // ROWS))](
         query, keys, values, bias, out, queries, keys.shape[1], size**-0.5, *query.stride()[:2], *keys.stride()[:2],
-        *values.stride()[:2], bias.stride(0), HEADS=heads, SIZE=size, ROWS=ROWS, BLOCK=BLOCK, num_warps=2,
+        *values.stride()[:2], bias.stride(0), HEADS=heads, SIZE=size, ROWS=ROWS, BLOCK=BLOCK,
+        CAUSAL=causal, num_warps=2,
     )  # fmt: skip
     return out
 

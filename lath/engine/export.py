@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from lath.config import ExportSettings
+from lath.engine.settings import ExportSettings
 from lath.engine.shortlist import Shortlist, has_shortlist, load_shortlist
 from lath.errors import UserError, did_you_mean, one_of
 from lath.files import whole_directory

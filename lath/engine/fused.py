@@ -6,8 +6,9 @@ arithmetic. `fuse` swaps the modules of a loaded model; training and `--engine p
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -23,12 +24,15 @@ from lath.model.network import (
     Residual,
     Table,
     best_tokens,
+    padded_mask,
     sentence_mask,
     top_tokens,
 )
 
+OneModel = TypeVar("OneModel", bound=Model)
 
-def fuse(model: Model) -> Model:
+
+def fuse(model: OneModel) -> OneModel:
     """The same model, weights shared, with kernels in place of chains of small operations; for inference on a GPU."""
     fused = swapped(model, _fused)
     fused.body.make_mask = few_query_mask
@@ -100,7 +104,7 @@ class FusedTable(nn.Module):
     def top_tokens(self, states: Tensor, size: int, forbidden: tuple[int, ...], count: int) -> tuple[Tensor, Tensor]:
         """As `network.top_tokens`, from states."""
         logits = self.logits(states)
-        if not fits_kernel(logits, forbidden):
+        if not fits_kernel(logits, forbidden, count):
             return top_tokens(logits, size, forbidden, count)
         return top_tokens_by_kernel(logits, size, forbidden, min(count, size))
 
@@ -120,3 +124,23 @@ class FewQueryMask(NamedTuple):
 def few_query_mask(queries: Tensor, keys: Tensor, like: Tensor) -> FewQueryMask:
     """As `network.sentence_mask`."""
     return FewQueryMask(sentence_mask(queries, keys, like).bias)
+
+
+class CausalMask(NamedTuple):
+    """Each token of a text sees itself and those before it, among a few by the same kernel."""
+
+    bias: Tensor
+    """1 x 1 x T x T."""
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """B x T queries, keys and values."""
+        nothing_hidden = self.bias[:, :, -1:].expand(len(query), -1, -1, -1)
+        if query.is_cuda and few_queries(query, nothing_hidden):
+            return attend_few(query, keys, values, nothing_hidden, causal=True)
+        return PaddedMask(self.bias).attend(query, keys, values)
+
+
+def causal_mask(length: int, like: Tensor) -> CausalMask:
+    """The mask of texts of so many tokens, as `AT.decode` has it."""
+    visible = torch.ones(length, length, dtype=torch.bool, device=like.device).tril()
+    return CausalMask(padded_mask(visible[None, None], like).bias)

@@ -104,6 +104,32 @@ def recorded(work: Callable[[], Result], device: torch.device, pool: Any = None)
     return Recording(work, pool).replay if device.type == "cuda" else work
 
 
+class Held(Generic[Result]):
+    """What some work has left where other work reads it: on a GPU always the same tensors."""
+
+    def __init__(self, work: Callable[[], Result]) -> None:
+        self._work, self.result = work, work()
+
+    def run(self) -> None:
+        """Do the work again."""
+        self.result = self._work()
+
+
+def side_by_side(
+    first: Callable[[], Result], second: Callable[[], Inputs], side: torch.cuda.Stream | None
+) -> tuple[Result, Inputs]:
+    """The results of two works, of which a GPU does the first on the stream `side`, beside the second."""
+    if side is None:
+        return first(), second()
+    here = torch.cuda.current_stream()
+    side.wait_stream(here)
+    with torch.cuda.stream(side):
+        one = first()
+    other = second()
+    here.wait_stream(side)
+    return one, other
+
+
 class Fetched:
     """A result on its way to the CPU: a recording may overwrite it on the device as soon as it has left."""
 

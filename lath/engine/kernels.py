@@ -1,4 +1,4 @@
-"""Triton kernels of beam_attention.py, packed_attention.py, top_tokens.py, pointwise.py. Imported only where they run.
+"""Triton kernels of the modules that import them (attention, token choice, sums, checks). Imported only where they run.
 
 Apart from their callers because importing Triton takes a while, and because there may be none.
 """
@@ -47,7 +47,7 @@ if importlib.util.find_spec("triton"):
     def few_queries_kernel(
         query, keys, values, bias, out, queries, length, scale,
         query_batch, query_row, key_batch, key_row, value_batch, value_row, bias_batch,
-        HEADS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+        HEADS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, CAUSAL: tl.constexpr,
     ):  # fmt: skip
         """One program for some queries of a sentence and a head, against blocks of its keys: softmax in one pass."""
         sentence, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -66,6 +66,8 @@ if importlib.util.find_spec("triton"):
             key = tl.load(key_place, mask=inside[:, None], other=0.0)
             added = tl.load(bias + sentence * bias_batch + column, mask=inside, other=float("-inf")).to(tl.float32)
             score = tl.dot(asked, tl.trans(key), input_precision="ieee") * scale + added[None, :]
+            if CAUSAL:
+                score = tl.where(column[None, :] <= row[:, None], score, float("-inf"))
             # A block whose keys are all hidden must not make -inf minus -inf of a row that has seen none yet.
             higher = tl.maximum(tl.maximum(top, tl.max(score, axis=1)), -1e30)
             weight = tl.exp(score - higher[:, None])
@@ -260,6 +262,90 @@ if importlib.util.find_spec("triton"):
             tl.store(scores + row * COUNT + number, value - normaliser)
             tl.store(ids_out + row * COUNT + number, id.to(tl.int64))
             found = tl.where(ids == id, float("-inf"), found)
+
+    @triton.jit
+    def judge_kernel(
+        best, ids, lines, counts, totals, nats, shown, bias, places, asked, top, columns, width,
+        KEPT: tl.constexpr, DRAFTED: tl.constexpr, LIMIT: tl.constexpr, CHECKS: tl.constexpr,
+        OUTGROWN: tl.constexpr, DONE: tl.constexpr, COUNTS: tl.constexpr,
+        EOS: tl.constexpr, MASK: tl.constexpr, PAD: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """One text: how much of its draft is accepted, the token behind it, and what is asked next."""
+        row = tl.program_id(0).to(tl.int64)
+        line, first, count = lines + row * width, row * width * columns, counts + row * COUNTS
+        kept = tl.minimum(tl.load(count + KEPT).to(tl.int32), width - 1)  # more has only a text that is outgrown
+        end = tl.minimum(kept + tl.load(count + DRAFTED).to(tl.int32), width - 1)
+        limit = tl.load(count + LIMIT).to(tl.int32)
+        checks, outgrown, done = tl.load(count + CHECKS), tl.load(count + OUTGROWN), tl.load(count + DONE)
+        before, most = tl.load(totals + row), tl.load(nats)
+        going = done == 0
+
+        # The state at a place predicts the token at the next one.
+        place = tl.arange(0, BLOCK)
+        drafted = (place >= kept) & (place < end)
+        token = tl.load(line + place + 1, mask=drafted, other=-1)
+        likeliest = tl.load(best + first + place * columns, mask=drafted, other=0.0).to(tl.float64)
+        value, found = likeliest, place < 0
+        for rank in range(0, top):
+            same = tl.load(ids + first + place * columns + rank, mask=drafted, other=-2) == token
+            ranked = tl.load(best + first + place * columns + rank, mask=drafted, other=0.0).to(tl.float64)
+            value = tl.where(same, ranked, value)
+            found = found | same
+        refused = drafted & ((found == 0) | (value < likeliest - most))
+        reached = tl.min(tl.where(refused, place, end), axis=0)
+        total = before + tl.sum(tl.where(drafted & (place < reached), value, 0.0), axis=0)
+
+        last = tl.load(line + reached)
+        corrects = (last != EOS) & (reached < limit)
+        correction = tl.load(ids + first + reached * columns)
+        total += tl.where(corrects, tl.load(best + first + reached * columns).to(tl.float64), 0.0)
+        last = tl.where(corrects, correction, last)
+        again = tl.min(tl.where(drafted & (place >= reached) & (token == correction), place, end), axis=0)
+        rest = end - 1 - tl.where(again < end, again, reached)
+        old = tl.load(line + place, mask=(place <= reached) & (place < width), other=PAD)
+
+        behind = tl.where(going, reached + tl.where(corrects, 1, 0), kept)
+        complete = (last == EOS) | (behind == limit)
+        masks = tl.where(complete | (done != 0), 0, tl.maximum(tl.minimum(rest, limit - behind), 1))
+        grown = going & (behind + masks >= width)
+        tl.store(count + KEPT, behind.to(tl.int64))
+        tl.store(count + DRAFTED, tl.where(going, 0, end - kept).to(tl.int64))
+        tl.store(count + CHECKS, tl.where(going, checks + 1, checks))
+        tl.store(count + OUTGROWN, tl.where(grown, 1, outgrown))
+        tl.store(count + DONE, tl.where(grown | (going & complete), 1, done))
+        tl.store(totals + row, tl.where(going, total, before))
+        token = tl.where((place == behind) & corrects & going, correction, old)
+        tl.store(line + place, token, mask=(place == behind) & corrects & going & (place < width))
+
+        token = tl.where(place <= behind, token, tl.where(place <= behind + masks, MASK, PAD))
+        inside = place < width
+        tl.store(shown + row * width + place, token, mask=inside)
+        hidden = tl.where(place <= behind + masks, 0.0, float("-inf"))
+        tl.store(bias + row * width + place, hidden.to(bias.dtype.element_ty), mask=inside)
+        tl.store(places + row * width + place, row * width + tl.minimum(behind + place, width - 1), mask=inside)
+        tl.store(asked + row, (masks + 1).to(tl.int64))
+
+    @triton.jit
+    def extend_kernel(
+        ids, sizes, lines, counts, ids_row, sizes_row, width,
+        KEPT: tl.constexpr, DRAFTED: tl.constexpr, LIMIT: tl.constexpr, OUTGROWN: tl.constexpr, DONE: tl.constexpr,
+        COUNTS: tl.constexpr, PAD: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """One text: put a draft behind what is kept."""
+        row = tl.program_id(0).to(tl.int64)
+        count = counts + row * COUNTS
+        kept, limit = tl.load(count + KEPT).to(tl.int32), tl.load(count + LIMIT).to(tl.int32)
+        drafted, outgrown, done = tl.load(count + DRAFTED), tl.load(count + OUTGROWN), tl.load(count + DONE)
+        going = done == 0
+        length = tl.minimum(tl.load(sizes + row * sizes_row).to(tl.int32) - 1, limit - kept)
+        grown = going & (kept + length >= width)
+        place = tl.arange(0, BLOCK)
+        behind = going & (place > kept) & (place < width)
+        token = tl.load(ids + row * ids_row + place - kept, mask=behind & (place <= kept + length), other=PAD)
+        tl.store(lines + row * width + place, token, mask=behind)
+        tl.store(count + DRAFTED, tl.where(going, length.to(tl.int64), drafted))
+        tl.store(count + OUTGROWN, tl.where(grown, 1, outgrown))
+        tl.store(count + DONE, tl.where(grown, 1, done))
 
     @triton.jit
     def residual_norm_kernel(x, added, weight, bias, out, columns, epsilon, BLOCK: tl.constexpr):

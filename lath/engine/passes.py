@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -28,7 +27,7 @@ from lath.decoding.masks import word_mask_count
 from lath.decoding.pieces import MergeStep, certainty
 from lath.decoding.results import Decoded
 from lath.engine.beam import batch_size, cut_to_fit, filled_up, source_width
-from lath.engine.graphs import Fetched, recorded
+from lath.engine.graphs import Fetched, Held, recorded
 from lath.engine.merge_kernel import merge_batch
 from lath.model.network import CMLM, LAT, NEVER_WRITTEN_AFTER_BEGIN, Memory
 from lath.model.padding import row_lengths
@@ -66,22 +65,16 @@ class State(NamedTuple):
     """R: what chooses among length candidates; known after the last pass."""
 
 
-@dataclass
-class _Encoded:
+class Encoded(NamedTuple):
     """What the first work leaves behind, for B sentences with C length candidates each: R = B x C rows."""
 
     inputs: Tensor
     """(B + 1) x S: the source, and below it how many of its rows are sentences (the others only fill the shape)."""
-    work: Callable[[], tuple[Tensor, Tensor, Memory]]
     lengths: Tensor
     """R: the likeliest target lengths, 2 or more."""
     length_scores: Tensor
     """R: their log-probabilities."""
     memory: Memory
-
-    def run(self) -> None:
-        """Encode what stands in the inputs."""
-        self.lengths, self.length_scores, self.memory = self.work()
 
     @property
     def source(self) -> Tensor:
@@ -108,7 +101,7 @@ class Passes:
     def __init__(self, model: CMLM | LAT, settings: DecodeSettings) -> None:
         self.model, self.settings = model, settings
         self.device = model.length.table.weight.device
-        self._encoders: dict[tuple[int, int], _Encoded] = {}
+        self._encoders: dict[tuple[int, int], Held[Encoded]] = {}
         self._decoders: dict[tuple[int, int, int], Callable[[], Tensor]] = {}
         self._pool: object = None
         self._alone = threading.Lock()
@@ -142,10 +135,10 @@ class Passes:
         with self._alone:
             batch, width = batch_size(len(source)), self.width(source.shape[1])
             encoded = self._encoder(batch, width)
-            encoded.inputs.copy_(filled_up(source, batch, width))
+            encoded.result.inputs.copy_(filled_up(source, batch, width))
             encoded.run()
             few = batch * self.settings.length_candidates <= FEW_ROWS
-            longest = width if few else max(encoded.lengths.tolist())
+            longest = width if few else max(encoded.result.lengths.tolist())
             wide = max(at_least, target_width(longest, self.model.settings.max_positions))
             return _Started(source, wide, Fetched(self._decoder(encoded, wide)()))
 
@@ -186,20 +179,22 @@ class Passes:
 
     # ---- the two works --------------------------------------------------------------------------------------------
 
-    def _encoder(self, batch: int, width: int) -> _Encoded:
+    def _encoder(self, batch: int, width: int) -> Held[Encoded]:
         """The encoder for a shape, made at its first use."""
         if (batch, width) not in self._encoders:
             self._make_room()
             inputs = filled_up(torch.zeros((0, 0), dtype=torch.long), batch, width).to(self.device)
-            work = recorded(partial(_encode, self.model, self.settings, inputs), self.device, self._pool)
-            self._encoders[batch, width] = _Encoded(inputs, work, *work())
+            work = partial(encode, self.model, self.settings, inputs)
+            self._encoders[batch, width] = Held(recorded(work, self.device, self._pool))
         return self._encoders[batch, width]
 
-    def _decoder(self, encoded: _Encoded, wide: int) -> Callable[[], Tensor]:
+    def _decoder(self, encoded: Held[Encoded], wide: int) -> Callable[[], Tensor]:
         """Every pass for a shape, made at its first use."""
-        shape = (*encoded.source.shape, wide)
+        batch, width = encoded.result.source.shape
+        shape = (batch, width, wide)
         if shape not in self._decoders:
             self._make_room()
+            self._encoders[batch, width] = encoded  # should it have been forgotten: the new work reads its tensors
             # Nothing of `self` in here: `self` keeps the work, and a reference cycle would hold all its memory until
             # the cyclic garbage collector runs.
             work = partial(_decode, self.model, self.settings, encoded, wide)
@@ -215,26 +210,32 @@ class Passes:
             self._pool = torch.cuda.graph_pool_handle()
 
 
-def _encode(model: CMLM | LAT, settings: DecodeSettings, inputs: Tensor) -> tuple[Tensor, Tensor, Memory]:
-    """The first work: what `_Encoded` holds, of its inputs."""
+def encode(model: CMLM | LAT, settings: DecodeSettings, inputs: Tensor) -> Encoded:
+    """The first work."""
     source, real = inputs[:-1], inputs[-1, 0]
     candidates = settings.length_candidates
     memory, scores = model.encode(source)
     extra = settings.extra_length if isinstance(model, LAT) else 0
     lengths, length_scores = length_candidates(scores, candidates, extra)
     rows = torch.arange(len(source), device=inputs.device).repeat_interleave(candidates)
-    return lengths.masked_fill(rows >= real, 2), length_scores, repeat_rows(memory, candidates)
+    return Encoded(inputs, lengths.masked_fill(rows >= real, 2), length_scores, repeat_rows(memory, candidates))
 
 
-def _decode(model: CMLM | LAT, settings: DecodeSettings, encoded: _Encoded, wide: int) -> Tensor:
+def _decode(model: CMLM | LAT, settings: DecodeSettings, held: Held[Encoded], wide: int) -> Tensor:
     """The second work: every pass, and the summary of the best candidates."""
+    state = run_passes(model, settings, held.result, wide)
+    return summary(state, own_scores(state), held.result.real, settings.length_candidates)
+
+
+def run_passes(model: CMLM | LAT, settings: DecodeSettings, encoded: Encoded, wide: int) -> State:
+    """Every length candidate after the last pass."""
     state = first_state(model, encoded.lengths, wide)
     for iteration in range(1, settings.iterations + 1):
         if isinstance(model, CMLM):
             state = _fill_masks(model, settings, encoded, state, iteration)
         else:
             state = _merge_pieces(model, settings, encoded, state, iteration)
-    return _summary(state, encoded.real, settings.length_candidates)
+    return state
 
 
 def first_state(model: CMLM | LAT, lengths: Tensor, wide: int) -> State:
@@ -249,7 +250,7 @@ def first_state(model: CMLM | LAT, lengths: Tensor, wide: int) -> State:
     return State(inputs, lengths, inputs, scores, lengths, overflow, torch.zeros_like(lengths).double())
 
 
-def _merge_pieces(model: LAT, settings: DecodeSettings, encoded: _Encoded, state: State, iteration: int) -> State:
+def _merge_pieces(model: LAT, settings: DecodeSettings, encoded: Encoded, state: State, iteration: int) -> State:
     """Write a piece at each position, merge them, mask the least certain tokens and adjust the length."""
     pieces = model.pieces(model.decode(state.inputs, encoded.memory))
     wide = state.inputs.shape[1]
@@ -271,7 +272,7 @@ def _merge_pieces(model: LAT, settings: DecodeSettings, encoded: _Encoded, state
     )
 
 
-def _fill_masks(model: CMLM, settings: DecodeSettings, encoded: _Encoded, state: State, iteration: int) -> State:
+def _fill_masks(model: CMLM, settings: DecodeSettings, encoded: Encoded, state: State, iteration: int) -> State:
     """Fill all masks, then mask the least certain words again; visible tokens keep their old scores."""
     inputs, lengths = state.inputs, state.lengths
     states = model.decode(inputs, encoded.memory)
@@ -298,14 +299,19 @@ def _fill_masks(model: CMLM, settings: DecodeSettings, encoded: _Encoded, state:
     )
 
 
-def _summary(state: State, real: Tensor, candidates: int) -> Tensor:
+def own_scores(state: State) -> Tensor:
+    """R: what chooses among length candidates. As in `decode_pieces`, an empty sentence has the worst there can be."""
+    return torch.where(state.sizes > 2, state.certainty, -torch.inf)
+
+
+def summary(state: State, scores: Tensor, real: Tensor, candidates: int) -> Tensor:
     """B x (3 + W), int64, of the best candidate of each sentence: outgrown, size, score as its bits, tokens."""
-    # As in `decode_pieces`, an empty sentence has the worst score there can be.
-    means = torch.where(state.sizes > 2, state.certainty, -torch.inf)
     # The first of the best, which is the likelier length.
-    best = means.view(-1, candidates)
-    ahead = torch.where(best == best.max(dim=1, keepdim=True).values, torch.arange(candidates, device=means.device), 9)
-    rows = torch.arange(len(best), device=means.device) * candidates + ahead.min(dim=1).values
-    grown = state.overflow.view(-1, candidates).any(dim=1) & (torch.arange(len(best), device=means.device) < real)
-    columns = [grown.long(), state.sizes[rows].long(), means[rows].view(torch.int64)]
+    best = scores.view(-1, candidates)
+    ahead = torch.where(
+        best == best.max(dim=1, keepdim=True).values, torch.arange(candidates, device=scores.device), candidates
+    )
+    rows = torch.arange(len(best), device=scores.device) * candidates + ahead.min(dim=1).values
+    grown = state.overflow.view(-1, candidates).any(dim=1) & (torch.arange(len(best), device=scores.device) < real)
+    columns = [grown.long(), state.sizes[rows].long(), scores[rows].view(torch.int64)]
     return torch.cat([torch.stack(columns, dim=1), state.ids[rows].long()], dim=1)

@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lath.config import DecodeSettings, ShortlistSettings
+from lath.config import DecodeSettings
 from lath.decoding.decoder import PlainDecoder, decode
 from lath.decoding.results import Decoded
 from lath.engine.int8 import Int8Linear, Int8Table, log_sum_exp
+from lath.engine.settings import ShortlistSettings
 from lath.engine.swap import shallow
 from lath.errors import UserError
 from lath.model.directory import SHORTLIST, add_digest, check_files, read_config, read_info, read_tensors, save_tensors
@@ -69,13 +70,13 @@ def build_shortlist(corpus: Corpus, source_size: int, target_size: int, near: in
     than by chance. (IBM Model 1 took longer and covered less of a held-out text.)
     """
     found = np.zeros((source_size, near), np.int64)
-    source_lengths, target_lengths = corpus.source_lengths.astype(np.int64), corpus.target_lengths.astype(np.int64)
+    source_lengths, target_lengths = corpus.source.lengths.astype(np.int64), corpus.target.lengths.astype(np.int64)
     # Every token of a sentence is paired with every token of the other side.
-    target_counts = np.bincount(corpus.target_tokens, np.repeat(source_lengths, target_lengths), target_size)
+    target_counts = np.bincount(corpus.target.tokens, np.repeat(source_lengths, target_lengths), target_size)
     total = float(target_counts.sum())
     sentences = np.repeat(np.arange(len(corpus)), source_lengths)
-    order = np.argsort(corpus.source_tokens, kind="stable")
-    tokens = np.asarray(corpus.source_tokens, np.int64)[order]
+    order = np.argsort(corpus.source.tokens, kind="stable")
+    tokens = np.asarray(corpus.source.tokens, np.int64)[order]
     meetings = np.cumsum(target_lengths[sentences[order]])
     bounds = _block_bounds(tokens, meetings)
     for start, stop in watched(itertools.pairwise(bounds), "counting", len(bounds) - 1, unit="blocks"):
@@ -99,10 +100,10 @@ def _block_bounds(tokens: Ids, meetings: Ids) -> list[int]:
 
 def _count_pairs(corpus: Corpus, tokens: Ids, sentences: Ids, target_size: int) -> tuple[Ids, NDArray[np.float64]]:
     """The pairs (source token * target_size + target token) that occur, and how often."""
-    lengths = corpus.target_lengths[sentences].astype(np.int64)
+    lengths = corpus.target.lengths[sentences].astype(np.int64)
     ends = np.cumsum(lengths)
-    places = np.arange(ends[-1]) + np.repeat(corpus.target_offsets[sentences] - (ends - lengths), lengths)
-    pairs = np.repeat(tokens * target_size, lengths) + corpus.target_tokens[places]
+    places = np.arange(ends[-1]) + np.repeat(corpus.target.offsets[sentences] - (ends - lengths), lengths)
+    pairs = np.repeat(tokens * target_size, lengths) + corpus.target.tokens[places]
     pairs.sort()
     first = np.flatnonzero(np.concatenate([[True], pairs[1:] != pairs[:-1]]))
     return pairs[first], np.diff(np.append(first, len(pairs))).astype(np.float64)

@@ -16,11 +16,14 @@ BLOCK = 2048
 """Logits that one program reads."""
 MOST_GROUPS = 1024
 MOST_FORBIDDEN = 5
+MOST_CHOSEN = 128
+"""Tokens up to which they are chosen one by one, in loops that are unrolled."""
 
 
-def fits_kernel(logits: Tensor, forbidden: tuple[int, ...]) -> bool:
-    """Whether the kernels are large enough for these logits."""
-    return logits.shape[-1] <= GROUP * MOST_GROUPS and len(forbidden) <= MOST_FORBIDDEN
+def fits_kernel(logits: Tensor, forbidden: tuple[int, ...], count: int = 1) -> bool:
+    """Whether the kernels are large enough for so many tokens of these logits."""
+    small = logits.shape[-1] <= GROUP * MOST_GROUPS and len(forbidden) <= MOST_FORBIDDEN
+    return small and count <= MOST_CHOSEN
 
 
 def top_tokens_by_kernel(logits: Tensor, size: int, forbidden: tuple[int, ...], count: int) -> tuple[Tensor, Tensor]:

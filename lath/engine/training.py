@@ -132,9 +132,9 @@ def glancing_sizes(corpus: Corpus, recipe: Recipe) -> PackSizes:
 
 
 def _sizes(corpus: Corpus, recipe: Recipe, tokens: float, growth: float) -> PackSizes:
-    source_tokens = int(corpus.source_lengths.sum()) + len(corpus)
-    target_tokens = int(corpus.target_lengths.sum()) + 2 * len(corpus)
-    longest = max(int(corpus.source_lengths.max()), int(corpus.target_lengths.max())) + 2
+    source_tokens = int(corpus.source.lengths.sum()) + len(corpus)
+    target_tokens = int(corpus.target.lengths.sum()) + 2 * len(corpus)
+    longest = max(int(corpus.source.lengths.max()), int(corpus.target.lengths.max())) + 2
     positions = tokens / math.ceil(tokens / recipe.train.micro_batch_tokens) * growth
     target = _rounded(positions + 2 * longest)  # updates, and micro-batches of one, differ by about a sentence
     source = _rounded(target * source_tokens / target_tokens * ROOM_FOR_SOURCE + longest)
@@ -148,7 +148,7 @@ def _growth(corpus: Corpus, recipe: Recipe) -> float:
     objective = recipe.objective
     if recipe.network.kind != "LAT" or objective.insertion_rate == 0:
         return 0.0
-    lengths = torch.as_tensor(corpus.target_lengths) + 2
+    lengths = torch.as_tensor(corpus.target.lengths) + 2
     inserted, deleted = most_inserted(lengths, objective.insertion_rate), most_deleted(lengths, objective).clamp(min=0)
     # Both numbers are uniform between 0 and the maximum, so the mean is half the maximum.
     return max(0.0, float((inserted - deleted).sum() / 2 / lengths.sum())) + ROOM_FOR_INSERTIONS

@@ -20,7 +20,7 @@ from lath.model.directory import (
     WEIGHTS,
     is_exported,
     load_model,
-    read_storage,
+    read_config,
     save_tensors,
     write_info,
 )
@@ -34,7 +34,7 @@ def compress(model: Path, out: Path, storage: str = CompressSettings.storage) ->
         raise UserError(f"unknown storage {storage!r}{did_you_mean(storage, SMALLER)}; use {one_of(SMALLER)}")
     if is_exported(model):
         raise UserError(f"{model}: an exported model cannot be compressed; name the model directory it came from")
-    stored = read_storage(model)
+    stored = read_config(model).storage
     if stored != FULL:
         raise UserError(
             f"{model}: already compressed as {stored}, and rounding the weights twice loses quality; "

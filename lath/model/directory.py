@@ -24,10 +24,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from lath.config import DecodeSettings, NetworkSettings, check_decode, check_network, settings_from_tree, to_tree
+from lath.config import Count, DecodeSettings, NetworkSettings, check_decode, check_network, settings_from_tree, to_tree
 from lath.errors import UserError
-from lath.files import read_json, sha256, whole_directory, whole_file
-from lath.model.network import KINDS, PIECE_LOGIT_SCALE, Model
+from lath.files import damage_errors, read_json, require_format, sha256, whole_directory, whole_file
+from lath.model.network import KINDS, Model
 from lath.model.storage import FULL, SMALLER, check_stored, restore
 from lath.text.vocab import Vocab, load_vocabs, save_vocabs, vocab_files
 
@@ -55,7 +55,7 @@ class ModelInfo:
     target_size: int
     joint: bool
     """One vocabulary for both sides."""
-    max_length: int
+    max_length: Count
     """Longest source sentence it was trained on, in tokens; longer lines are translated in parts."""
     steps: int
     """Updates it was trained for."""
@@ -143,16 +143,12 @@ def read_info(directory: Path) -> ModelInfo:
     return read_config(directory).info
 
 
-def read_storage(directory: Path) -> str:
-    """How a model directory stores its weights: `storage.FULL`, or one of `storage.SMALLER`."""
-    return read_config(directory).storage
-
-
 class Config(NamedTuple):
     """What config.json says."""
 
     info: ModelInfo
     storage: str
+    """How the weights are stored: `storage.FULL`, or one of `storage.SMALLER`."""
     digests: dict[str, str] | None
     """SHA-256 by file name; None in a directory that was written before there were digests."""
 
@@ -164,21 +160,15 @@ def read_config(directory: Path) -> Config:
     path = directory / CONFIG
     if not path.is_file():
         raise UserError(f"{directory}: neither a model nor a run directory, it has no {CONFIG}")
-    try:
-        tree = read_json(path, LARGEST_CONFIG)
-        return _config_from_tree(tree, path)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise UserError(f"{path}: damaged ({error}); copy the model directory again") from None
+    with damage_errors(path, "copy the model directory again"):
+        return _config_from_tree(read_json(path, LARGEST_CONFIG), path)
 
 
 def _config_from_tree(tree: Any, path: Path) -> Config:
     number = tree.get("format") if isinstance(tree, dict) else None
     if number is None:
         raise UserError(f"{path}: not written by lath; a model directory comes from `lath train` or `lath average`")
-    if number not in (1, FORMAT):
-        raise UserError(
-            f"{path}: format {number!r}, but this version of lath reads formats 1 and {FORMAT}; update lath"
-        )
+    require_format(path, number, (1, FORMAT))
     settings, digests = {**tree}, tree.get("sha256")
     if digests is not None and not isinstance(digests, dict):
         raise ValueError("sha256 is no table")
@@ -190,8 +180,6 @@ def _config_from_tree(tree: Any, path: Path) -> Config:
         )
     for name in ("format", "sha256", "storage"):
         settings.pop(name, None)
-    if number == 1:
-        _upgrade_format_1(settings, path)
     info = settings_from_tree(ModelInfo, settings, str(path))
     missing = sorted(field.name for field in fields(NetworkSettings) if field.name not in settings["network"])
     if missing:
@@ -213,22 +201,6 @@ def check_files(directory: Path, config: Config, files: Iterable[Path]) -> None:
             raise UserError(
                 f"{path}: does not have the SHA-256 that {CONFIG} gives for it; copy the whole directory again"
             )
-
-
-def _upgrade_format_1(tree: dict[str, Any], path: Path) -> None:
-    """Take the settings that format 2 no longer has out of a config.json; only their usual values can be replaced."""
-    former: dict[str, dict[str, Any]] = {
-        "network": {"piece_logit_scale": PIECE_LOGIT_SCALE},
-        "decode": {"merge": None, "adjust_towards": "current"},
-    }
-    for section, settings in former.items():
-        for name, usual in settings.items():
-            found = tree[section].pop(name, usual) if isinstance(tree.get(section), dict) else usual
-            if found != usual:
-                raise UserError(
-                    f"{path}: {section}.{name} is {found!r}, which only lath 0.1 supports; "
-                    f"use that version, or set it to {json.dumps(usual)} and check the translations"
-                )
 
 
 Replacement = Callable[[nn.Module], nn.Module | None]

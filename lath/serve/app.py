@@ -30,7 +30,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from lath import __version__
-from lath.config import DecodeOptions, ServeSettings
+from lath.config import DecodeOptions
 from lath.decoding.results import Hypothesis
 from lath.document.html import translate_html
 from lath.document.language import identify
@@ -52,6 +52,7 @@ from lath.serve.schema import (
     TranslateAnswer,
     TranslateRequest,
 )
+from lath.serve.settings import ServeSettings
 from lath.serve.trace import hypothesis_json
 from lath.serve.worker import Worker
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import uvicorn
 
-from lath.config import ServeSettings
 from lath.errors import Interrupted, UserError
 from lath.serve.app import Server, make_app
 from lath.serve.guard import Metrics
 from lath.serve.limits import Keys, read_keys
 from lath.serve.queue import Item
+from lath.serve.settings import ServeSettings
 from lath.serve.worker import Worker
 from lath.translator import load
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import InvalidStateError
 from typing import cast
 
-from lath.config import DecodeOptions, ServeSettings
+from lath.config import DecodeOptions
 from lath.decoding.results import Hypothesis
 from lath.serve.queue import Item, Job, Kind, Waiting, pause
+from lath.serve.settings import ServeSettings
 from lath.translator import Translator
 
 WARM_UP = "Ja."

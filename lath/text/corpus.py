@@ -1,7 +1,7 @@
 """Data directories: sentence pairs as token arrays on disk.
 
     corpus = Corpus.open(Path("data/multi30k"), "train")
-    corpus.source(0)  ->  array([ 312,   17, 2044], dtype=uint16)
+    corpus.source.sentence(0)  ->  array([ 312,   17, 2044], dtype=uint16)
 
 A data directory holds `data.json`, the vocabulary, and two files for each split (train, valid) and side (source,
 target). `SPLIT.SIDE.tokens` has all sentences end to end, without BOS and EOS. `SPLIT.SIDE.offsets` has the start of
@@ -12,20 +12,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lath.config import DataSettings, VocabSettings, settings_from_tree
 from lath.errors import UserError, did_you_mean
-from lath.files import chunks
-from lath.text.vocab import Vocab
+from lath.files import chunks, damage_errors, require_format
+from lath.text.vocab import REMEDY, Vocab
 
 FORMAT = 1
 """Format number of a data directory."""
@@ -102,36 +103,23 @@ def write_split(
 ) -> SplitCounts:
     """Encode and filter the pairs of a split and write its four files."""
     dropped = Counter(dict.fromkeys(REASONS, 0))
+    lengths = [array("q") for _ in SIDES]
     with contextlib.ExitStack() as stack:
-        files = [[stack.enter_context(open(path, "wb")) for path in _side_paths(stem, side)] for side in SIDES]
-        sides = [_SideWriter(tokens, offsets, dtype) for tokens, offsets in files]
+        files = [stack.enter_context(open(_side_paths(stem, side)[0], "wb")) for side in SIDES]
         for chunk in chunks(pairs, CHUNK_PAIRS):
             lines = zip(*chunk, strict=True)
             encoded = [vocab.encode_lines(side) for vocab, side in zip(vocabs, lines, strict=True)]
             reasons = [drop_reason(len(source), len(target), data) for source, target in zip(*encoded, strict=True)]
             dropped.update(reason for reason in reasons if reason)
-            for writer, sentences in zip(sides, encoded, strict=True):
-                writer.add([ids for ids, reason in zip(sentences, reasons, strict=True) if not reason])
-    return SplitCounts(sides[0].sentences, sides[0].tokens, sides[1].tokens, dict(dropped))
-
-
-class _SideWriter:
-    """Appends sentences to the token file and the offset file of one side."""
-
-    def __init__(self, tokens: IO[bytes], offsets: IO[bytes], dtype: np.dtype[Any]) -> None:
-        self._token_file, self._offset_file, self._dtype = tokens, offsets, dtype
-        self.sentences = 0
-        self.tokens = 0
-        offsets.write(np.zeros(1, _OFFSET).tobytes())
-
-    def add(self, sentences: Sequence[Sequence[int]]) -> None:
-        lengths = np.fromiter((len(ids) for ids in sentences), _OFFSET, len(sentences))
-        tokens = np.fromiter(chain.from_iterable(sentences), self._dtype, int(lengths.sum()))
-        # Not ndarray.tofile: it hides the error number of a full disk.
-        self._token_file.write(tokens.tobytes())
-        self._offset_file.write((self.tokens + np.cumsum(lengths, dtype=_OFFSET)).tobytes())
-        self.sentences += len(sentences)
-        self.tokens += len(tokens)
+            for file, own, sentences in zip(files, lengths, encoded, strict=True):
+                kept = [ids for ids, reason in zip(sentences, reasons, strict=True) if not reason]
+                own.extend(map(len, kept))
+                # Not ndarray.tofile: it hides the error number of a full disk.
+                file.write(np.fromiter(chain.from_iterable(kept), dtype).tobytes())
+    for side, own in zip(SIDES, lengths, strict=True):
+        offsets = np.concatenate([[0], np.cumsum(own)]).astype(_OFFSET)
+        _side_paths(stem, side)[1].write_bytes(offsets.tobytes())
+    return SplitCounts(len(lengths[0]), sum(lengths[0]), sum(lengths[1]), dict(dropped))
 
 
 def _side_paths(stem: Path, side: str) -> tuple[Path, Path]:
@@ -149,20 +137,11 @@ def write_info(directory: Path, info: DataInfo) -> None:
 def read_data_info(directory: Path) -> DataInfo:
     """Read `data.json` of a data directory."""
     path = directory / DATA_INFO
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{directory}: no data.json; name a directory written by lath prepare") from None
-    except UnicodeDecodeError:
-        raise _foreign(path, "not UTF-8") from None
-    try:
-        tree = json.loads(text)
-        format_number = tree["format"]
-        if format_number != FORMAT:
-            raise UserError(
-                f"{path}: format {format_number}, but this version of lath reads format {FORMAT}; "
-                f"run lath prepare again with this version"
-            )
+    if not path.is_file():
+        raise UserError(f"{directory}: no data.json; name a directory written by lath prepare")
+    with damage_errors(path, REMEDY):
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        require_format(path, tree["format"], [FORMAT], "run lath prepare again with this version")
         return DataInfo(
             dtype=str(np.dtype(tree["dtype"]).name),
             source_vocab_size=int(tree["source_vocab_size"]),
@@ -172,28 +151,29 @@ def read_data_info(directory: Path) -> DataInfo:
             # lath 0.1 had no placeholders.
             vocab=settings_from_tree(VocabSettings, {"placeholders": 0, **tree["vocab"]}, f"{path}: vocab"),
         )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise _foreign(path, f"{type(error).__name__}: {error}") from None
 
 
-def _foreign(path: Path, reason: str) -> UserError:
-    return UserError(
-        f"{path}: truncated, or not written by lath prepare ({reason}); copy it again, or run lath prepare again"
-    )
+class Side(NamedTuple):
+    """The sentences of one language, memory-mapped."""
+
+    tokens: Tokens
+    """Of all sentences, end to end, without BOS and EOS."""
+    offsets: NDArray[np.int64]
+    """Where each sentence starts, and where the last one ends."""
+    lengths: NDArray[np.int32]
+    """Tokens of each sentence."""
+
+    def sentence(self, index: int) -> Tokens:
+        """The ids of one sentence."""
+        return self.tokens[self.offsets[index] : self.offsets[index + 1]]
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """One split of a data directory, memory-mapped: opening it is fast for any size."""
+    """One split of a data directory; opening it is fast for any size."""
 
-    source_tokens: Tokens
-    target_tokens: Tokens
-    source_offsets: NDArray[np.int64]
-    target_offsets: NDArray[np.int64]
-    source_lengths: NDArray[np.int32]
-    """Tokens of each source sentence."""
-    target_lengths: NDArray[np.int32]
-    """Tokens of each target sentence."""
+    source: Side
+    target: Side
 
     @staticmethod
     def open(directory: Path, split: str) -> Corpus:
@@ -202,34 +182,24 @@ class Corpus:
         if split not in info.splits:
             known = ", ".join(info.splits)
             raise UserError(f"{directory}: no split {split!r}{did_you_mean(split, info.splits)}; it has {known}")
-        dtype = np.dtype(info.dtype).newbyteorder("<")
-        counts = info.splits[split]
-        source = _open_side(directory / split, "source", dtype, counts.pairs, counts.source_tokens)
-        target = _open_side(directory / split, "target", dtype, counts.pairs, counts.target_tokens)
-        return Corpus(source[0], target[0], source[1], target[1], source[2], target[2])
+        dtype, counts = np.dtype(info.dtype).newbyteorder("<"), info.splits[split]
+        return Corpus(
+            _open_side(directory / split, "source", dtype, counts.pairs, counts.source_tokens),
+            _open_side(directory / split, "target", dtype, counts.pairs, counts.target_tokens),
+        )
 
     def __len__(self) -> int:
-        return len(self.source_lengths)
-
-    def source(self, index: int) -> Tokens:
-        """The ids of a source sentence, without BOS and EOS."""
-        return self.source_tokens[self.source_offsets[index] : self.source_offsets[index + 1]]
-
-    def target(self, index: int) -> Tokens:
-        """The ids of a target sentence, without BOS and EOS."""
-        return self.target_tokens[self.target_offsets[index] : self.target_offsets[index + 1]]
+        return len(self.source.lengths)
 
 
-def _open_side(
-    stem: Path, side: str, dtype: np.dtype[Any], sentences: int, tokens: int
-) -> tuple[Tokens, NDArray[np.int64], NDArray[np.int32]]:
-    """Tokens, offsets and lengths of one side; the file sizes must agree with data.json."""
+def _open_side(stem: Path, side: str, dtype: np.dtype[Any], sentences: int, tokens: int) -> Side:
+    """One side of a split; the file sizes must agree with data.json."""
     token_path, offset_path = _side_paths(stem, side)
     offsets = _map(offset_path, _OFFSET, sentences + 1)
     lengths = np.diff(offsets)
     if offsets[0] != 0 or offsets[-1] != tokens or np.any(lengths < 0):
-        raise _foreign(offset_path, "its offsets do not fit the tokens")
-    return _map(token_path, dtype, tokens), offsets, lengths.astype(np.int32)
+        raise UserError(f"{offset_path}: damaged (its offsets do not fit the tokens); {REMEDY}")
+    return Side(_map(token_path, dtype, tokens), offsets, lengths.astype(np.int32))
 
 
 def _map(path: Path, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
@@ -239,7 +209,7 @@ def _map(path: Path, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; copy the whole directory again, or run lath prepare again") from None
     if size != expected:
-        raise _foreign(path, f"{size} bytes instead of {expected}")
+        raise UserError(f"{path}: damaged ({size} bytes instead of {expected}); {REMEDY}")
     if count == 0:  # an empty file cannot be mapped
         return np.zeros(0, dtype)
     return np.asarray(np.memmap(path, dtype, "r"))

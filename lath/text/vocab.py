@@ -23,7 +23,7 @@ import sentencepiece
 
 from lath.config import VocabSettings
 from lath.errors import UserError
-from lath.files import read_json
+from lath.files import damage_errors, read_json, require_format
 from lath.text.subword import JOINER, learn_codes, learn_words, merge_ranks, read_codes, segment, split_words
 
 BOS, PAD, EOS, UNK, MASK, SOP = range(6)
@@ -34,6 +34,7 @@ _PLACEHOLDER = re.compile(r"▁(⟦\d+⟧)")
 
 FORMAT = 1
 """Format number of a .json vocabulary."""
+REMEDY = "copy it again, or run lath prepare again"
 LARGEST_FILE = 1 << 23
 """Bytes; a vocabulary of 32,000 entries has one million."""
 
@@ -47,7 +48,7 @@ class Vocab(Protocol):
 
     @property
     def placeholders(self) -> tuple[str, ...]:
-        """Words of one token that stand for what must come through unchanged; `text.protect` puts them in place."""
+        """Words of one token that stand for what must come through unchanged (document/protect.py)."""
 
     def encode(self, text: str) -> list[int]:
         """The ids of a line, without BOS and EOS."""
@@ -256,43 +257,31 @@ _SIDES = ("vocab.source", "vocab.target")
 
 def save_vocabs(directory: Path, source: Vocab, target: Vocab) -> None:
     """Write one file if both sides are the same object, else one for each side."""
-    if source is target:
-        _save(directory, _JOINT, source)
-    else:
-        for name, vocab in zip(_SIDES, (source, target), strict=True):
-            _save(directory, name, vocab)
-
-
-def _save(directory: Path, name: str, vocab: Vocab) -> None:
-    if isinstance(vocab, SentencePieceVocab):
-        (directory / f"{name}.model").write_bytes(vocab.model)
-    else:
-        assert isinstance(vocab, SubwordNmtVocab), type(vocab)
-        tree = {"format": FORMAT, "merges": vocab.merges, "words": vocab.words}
-        text = json.dumps(tree, ensure_ascii=False, indent=0) + "\n"
-        (directory / f"{name}.json").write_text(text, encoding="utf-8", newline="\n")
+    named = {_JOINT: source} if source is target else dict(zip(_SIDES, (source, target), strict=True))
+    for name, vocab in named.items():
+        if isinstance(vocab, SentencePieceVocab):
+            (directory / f"{name}.model").write_bytes(vocab.model)
+        else:
+            assert isinstance(vocab, SubwordNmtVocab), type(vocab)
+            tree = {"format": FORMAT, "merges": vocab.merges, "words": vocab.words}
+            text = json.dumps(tree, ensure_ascii=False, indent=0) + "\n"
+            (directory / f"{name}.json").write_text(text, encoding="utf-8", newline="\n")
 
 
 def vocab_files(directory: Path) -> list[Path]:
     """The vocabulary files of a data or model directory: one if joint, else source and target."""
-    paths = _named_files(directory)
-    for path in paths:
-        if path.stat().st_size > LARGEST_FILE:
-            raise UserError(f"{path}: over {LARGEST_FILE} bytes, which no vocabulary has; copy it again")
-    return paths
-
-
-def _named_files(directory: Path) -> list[Path]:
-    if joint := _existing(directory, _JOINT):
-        return [joint]
-    sides = [_existing(directory, name) for name in _SIDES]
-    if not all(sides):
+    joint, sides = _existing(directory, _JOINT), [_existing(directory, name) for name in _SIDES]
+    if joint is None and None in sides:
         wanted = _JOINT if not any(sides) else _SIDES[sides.index(None)]
         raise UserError(
             f"{directory}: no vocabulary ({wanted}.model or {wanted}.json); "
             f"name a directory written by lath prepare or lath train"
         )
-    return [path for path in sides if path]
+    paths = [joint] if joint else [path for path in sides if path]
+    for path in paths:
+        if path.stat().st_size > LARGEST_FILE:
+            raise UserError(f"{path}: over {LARGEST_FILE} bytes, which no vocabulary has; copy it again")
+    return paths
 
 
 def _existing(directory: Path, name: str) -> Path | None:
@@ -314,24 +303,13 @@ def same_tokens(first: Path, second: Path) -> bool:
 
 
 def _load(path: Path) -> Vocab:
-    try:
+    with damage_errors(path, REMEDY):
         return SentencePieceVocab(path.read_bytes()) if path.suffix == ".model" else _load_subword_nmt(path)
-    # A foreign file can fail in several ways: not SentencePiece's format, not JSON, or other keys.
-    except (RuntimeError, ValueError, TypeError, KeyError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"{path}: truncated, or not a vocabulary written by lath ({reason}); "
-            f"copy it again, or run lath prepare again"
-        ) from None
 
 
 def _load_subword_nmt(path: Path) -> SubwordNmtVocab:
     tree = read_json(path, LARGEST_FILE)
-    if tree["format"] != FORMAT:
-        raise UserError(
-            f"{path}: format {tree['format']!r}, but this version of lath reads format {FORMAT}; "
-            f"use the version that wrote it, or run lath prepare again"
-        )
+    require_format(path, tree["format"], [FORMAT], "use the version that wrote it, or run lath prepare again")
     merges, words = tree["merges"], tree["words"]
     if not isinstance(merges, list) or not isinstance(words, list):
         raise ValueError("merges and words must be lists")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lath.model.padding import row_lengths
-from lath.text.corpus import Corpus
+from lath.text.corpus import Corpus, Side
 from lath.text.vocab import BOS, EOS, PAD
 
 Lengths = NDArray[np.int32] | NDArray[np.int64]
@@ -55,23 +55,20 @@ class MicroBatch(NamedTuple):
 def make_batch(corpus: Corpus, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
     """The pairs of a corpus with these indices, with their begin and end symbols."""
     numbers = np.asarray(indices, dtype=np.int64)
-    source = _padded_rows(corpus.source_tokens, corpus.source_offsets, numbers, begin=[])
-    target = _padded_rows(corpus.target_tokens, corpus.target_offsets, numbers, begin=[BOS])
+    source, target = _padded_rows(corpus.source, numbers, begin=[]), _padded_rows(corpus.target, numbers, begin=[BOS])
     return Batch(torch.from_numpy(source), torch.from_numpy(target))
 
 
-def _padded_rows(
-    tokens: NDArray[np.unsignedinteger[Any]], offsets: NDArray[np.int64], numbers: NDArray[np.int64], begin: list[int]
-) -> NDArray[np.int64]:
+def _padded_rows(side: Side, numbers: NDArray[np.int64], begin: list[int]) -> NDArray[np.int64]:
     """Sentences of a corpus as rows: `begin`, tokens, EOS, padding. Vectorised, because every step waits for it."""
-    starts, sizes = offsets[numbers], offsets[numbers + 1] - offsets[numbers]
+    starts, sizes = side.offsets[numbers], side.offsets[numbers + 1] - side.offsets[numbers]
     first = len(begin)
     rows = np.full((len(numbers), first + int(sizes.max()) + 1), PAD, dtype=np.int64)
     rows[:, :first] = begin
     places = np.arange(rows.shape[1] - first)
     # The index of each token in the corpus: the start of its sentence plus its position in the sentence.
     found = np.arange(int(sizes.sum())) + np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
-    rows[:, first:][places < sizes[:, None]] = tokens[found]
+    rows[:, first:][places < sizes[:, None]] = side.tokens[found]
     rows[np.arange(len(numbers)), first + sizes] = EOS
     return rows
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lath.config import to_tree
 from lath.errors import UserError
-from lath.files import whole_directory
+from lath.files import damage_errors, require_format, whole_directory
 from lath.model.directory import WEIGHTS, load_weights, save_tensors
 from lath.model.network import Model
 from lath.training.ranking import Cost, best_first, validation_cost
@@ -112,17 +112,10 @@ def list_checkpoints(folder: Path) -> list[Checkpoint]:
 
 
 def _read_state(path: Path) -> TrainState:
-    try:
+    with damage_errors(path, f"remove {path.parent} to continue without this checkpoint"):
         tree: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        number = tree.pop("format")
-        if number == STATE_FORMAT:
-            return TrainState(**tree)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(
-            f"{path}: damaged or not written by lath ({type(error).__name__}: {error}); "
-            f"remove {path.parent} to continue without this checkpoint"
-        ) from None
-    raise UserError(f"{path}: format {number}, but this version of lath reads format {STATE_FORMAT}; update lath")
+        require_format(path, tree.pop("format"), [STATE_FORMAT])
+        return TrainState(**tree)
 
 
 def best_checkpoints(checkpoints: Sequence[Checkpoint], count: int) -> list[Checkpoint]:

@@ -105,7 +105,7 @@ def updates_from(
 ) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
     """Endless updates as (epoch, updates taken in it, pair indices), starting after `batch` updates of `epoch`."""
     while True:
-        plan = plan_epoch(corpus.source_lengths, corpus.target_lengths, settings.step_tokens, settings.seed, epoch)
+        plan = plan_epoch(corpus.source.lengths, corpus.target.lengths, settings.step_tokens, settings.seed, epoch)
         for number in range(batch, len(plan)):
             yield epoch, number + 1, plan[number]
         epoch, batch = epoch + 1, 0

@@ -34,15 +34,10 @@ def best_first(costs: Sequence[Cost | None]) -> list[int]:
     return [index for _, index in sorted(ranked)]
 
 
-def stale_validations(costs: Sequence[Cost]) -> int:
-    """The number of validations since the best one.
-
-    >>> stale_validations([(0.0, 3.0), (0.0, 2.0), (0.0, 2.5), (0.0, 2.0)])
-    2
-    """
-    return len(costs) - 1 - costs.index(min(costs)) if costs else 0
-
-
 def out_of_patience(costs: Sequence[Cost], patience: int) -> bool:
-    """Whether the last `patience` validations brought no improvement; never with a patience of 0."""
-    return patience > 0 and stale_validations(costs) >= patience
+    """Whether the last `patience` validations brought no improvement; never with a patience of 0.
+
+    >>> out_of_patience([(0.0, 3.0), (0.0, 2.0), (0.0, 2.5), (0.0, 2.0)], 2)
+    True
+    """
+    return bool(costs) and 0 < patience <= len(costs) - 1 - costs.index(min(costs))

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from lath.config import Recipe, recipe_from_tree, to_toml, to_tree
 from lath.errors import UserError
-from lath.files import locked, whole_directory, whole_file
+from lath.files import damage_errors, locked, whole_directory, whole_file
 from lath.model.directory import ModelInfo, checked_vocabs, read_config, save_model, write_info
 from lath.text.corpus import DATA_INFO, read_data_info
 from lath.text.vocab import load_vocabs, save_vocabs
@@ -87,13 +87,9 @@ def _model_info(recipe: Recipe, data: Path) -> ModelInfo:
 def read_settings(run: Path) -> Recipe:
     """All settings of a run."""
     path = run / RESOLVED
-    try:
+    with damage_errors(path, "copy the run directory again"):
         tree = json.loads(path.read_text(encoding="utf-8"))
         return recipe_from_tree({section: tree[section] for section in to_tree(Recipe())}, str(path))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(
-            f"{path}: damaged or not written by lath ({type(error).__name__}: {error}); copy the run directory again"
-        ) from None
 
 
 def resume_run(run: Path, recipe: Recipe, data: Path) -> Checkpoint | None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from lath.config import DecodeSettings, Recipe
 from lath.decoding.decoder import decode
 from lath.errors import UserError
+from lath.files import chunks
 from lath.model.network import Model
 from lath.model.padding import pad
 from lath.text.corpus import Corpus, spread
@@ -38,7 +39,7 @@ class Validation:
 
     def __init__(self, corpus: Corpus, recipe: Recipe, vocabulary: int, heldout: HeldOut | None = None) -> None:
         self.heldout = heldout
-        order = sort_by_length(np.arange(len(corpus)), corpus.source_lengths, corpus.target_lengths)
+        order = sort_by_length(np.arange(len(corpus)), corpus.source.lengths, corpus.target.lengths)
         batch = make_batch(corpus, order)
         # A CPU generator, so that all devices see the same masks.
         generator = torch.Generator().manual_seed(SEED)
@@ -78,10 +79,10 @@ class HeldOut:
 
     def __init__(self, corpus: Corpus, target_vocab: Vocab, settings: DecodeSettings) -> None:
         numbers = sorted(
-            spread(range(len(corpus)), len(corpus), SENTENCES), key=lambda number: int(corpus.source_lengths[number])
+            spread(range(len(corpus)), len(corpus), SENTENCES), key=lambda number: int(corpus.source.lengths[number])
         )
-        self.sources = [[*corpus.source(number).tolist(), EOS] for number in numbers]
-        self.references = [target_vocab.decode(corpus.target(number).tolist()) for number in numbers]
+        self.sources = [[*corpus.source.sentence(number).tolist(), EOS] for number in numbers]
+        self.references = [target_vocab.decode(corpus.target.sentence(number).tolist()) for number in numbers]
         self.vocab, self.settings = target_vocab, settings
 
     def bleu(self, model: Model) -> float:
@@ -93,9 +94,9 @@ class HeldOut:
         device = next(model.parameters()).device
         hypotheses: list[str] = []
         size = self.settings.batch_sentences or len(self.sources)
-        for start in range(0, len(self.sources), size):
-            source = pad(self.sources[start : start + size]).to(device)
-            hypotheses += [self.vocab.decode(decoded.ids) for decoded in decode(model, source, self.settings)]
+        for rows in chunks(self.sources, size):
+            decoded = decode(model, pad(rows).to(device), self.settings)
+            hypotheses += [self.vocab.decode(result.ids) for result in decoded]
         tokenised = isinstance(self.vocab, SubwordNmtVocab)
         return corpus_bleu(hypotheses, self.references, tokenised)
 

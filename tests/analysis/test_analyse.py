@@ -15,10 +15,11 @@ from conftest import Runs, Translators
 from lath.analysis import tables
 from lath.analysis.analyse import analyse
 from lath.analysis.analysis import Analysis, Cell, Table, Trace
+from lath.analysis.settings import AnalyseSettings
 from lath.analysis.systems import Asked, KnownLengths, load_systems, parse_system, parse_systems, translate
 from lath.analysis.traces import Traced, changed_tokens, judged, trace_tables
 from lath.cli import main
-from lath.config import RULE_SETS, AnalyseSettings, DecodeSettings
+from lath.config import RULE_SETS, DecodeSettings
 from lath.decoding.merge import merge_pieces
 from lath.decoding.results import Pass
 from lath.errors import UserError

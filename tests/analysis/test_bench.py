@@ -30,9 +30,10 @@ from lath.analysis.bench import (
 )
 from lath.analysis.scores import evaluate
 from lath.analysis.sentences import WARM_UP, Text
+from lath.analysis.settings import BenchSettings
 from lath.analysis.speed import STAGES, Row, signature
 from lath.cli import main
-from lath.config import BenchSettings, DecodeSettings
+from lath.config import DecodeSettings
 from lath.decoding.merge import Merged, merge_pieces
 from lath.devices import cpu_threads
 from lath.engine.shortlist import Shortlist, save_shortlist
@@ -421,7 +422,7 @@ def test_impossible_options(toy_run: Runs, source: Path, capsys: Capsys) -> None
     assert refused(capsys, *given, "--batches", "8,no") == (
         "argument --batches: 'no' is not a whole number of at least 1 (see lath bench --help)"
     )
-    assert refused(capsys, *given, "--set", "decode.iterations=0") == "decode: iterations must be at least 1"
+    assert refused(capsys, *given, "--set", "decode.iterations=0") == "decode: iterations must be 1 to 1000"
     assert refused(capsys, given[0], *given) == f"{given[0]}: given twice; remove one"
 
 

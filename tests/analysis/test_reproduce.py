@@ -28,7 +28,8 @@ from lath.analysis.reproduce import (
     run_steps,
     show_plan,
 )
-from lath.config import ReproduceSettings, load_recipe
+from lath.analysis.settings import ReproduceSettings
+from lath.config import load_recipe
 from lath.errors import UserError
 
 TASKS = tomllib.loads((ROOT / "recipes" / "tasks.toml").read_text(encoding="utf-8"))

@@ -20,7 +20,7 @@ from lath.analysis.sentences import (
     throughput_lines,
     usable_lines,
 )
-from lath.config import BenchSettings
+from lath.analysis.settings import BenchSettings
 from lath.errors import UserError
 from lath.translator import Translator
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 
 import pytest
 import torch
 from conftest import CPU
 from toy import ambiguous_pairs, toy_recipe, train_toy
-from wild import SMALL, wild_model
+from wild import SMALL, verifying
 
 from lath.config import DecodeSettings
 from lath.decoding.decoder import decode
@@ -19,7 +18,7 @@ from lath.decoding.pieces import write_candidates
 from lath.decoding.results import Decoded
 from lath.decoding.verify import VerifyingDecoder, behind, score_candidates
 from lath.model.directory import load_model
-from lath.model.network import AT, LAT, build_model
+from lath.model.network import AT, LAT
 from lath.model.padding import pad
 from lath.text.vocab import BOS, EOS, MASK, PAD, SOP
 
@@ -30,26 +29,6 @@ NEARLY = 1e-4
 def sentences(count: int) -> list[list[int]]:
     draw = random.Random(1)
     return [[*(draw.randrange(6, 40) for _ in range(draw.randint(1, 9))), EOS] for _ in range(count)]
-
-
-def random_at(seed: int) -> AT:
-    network = dataclasses.replace(SMALL, kind="AT")
-    model = build_model(network, 40, 40, True, torch.Generator().manual_seed(seed)).eval()
-    assert isinstance(model, AT)
-    with torch.no_grad():  # at its initial scale every prediction is nearly a tie
-        for name, parameter in model.named_parameters():
-            if "table" in name or "positions" in name:
-                parameter.mul_(20)
-    return model
-
-
-def verifying(student_seed: int, verifier_seed: int, ends: float = 0.0) -> VerifyingDecoder:
-    """Random models; the larger `ends`, the sooner AT ends a sentence."""
-    student, verifier = wild_model("LAT", student_seed), random_at(verifier_seed)
-    assert isinstance(student, LAT)
-    with torch.no_grad():
-        verifier.body.tables[0].weight[EOS] += ends  # type: ignore[union-attr, operator]
-    return VerifyingDecoder(student, verifier)
 
 
 def settings(verify: str, **others: object) -> DecodeSettings:

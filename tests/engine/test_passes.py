@@ -66,8 +66,8 @@ def test_old_shapes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lath.engine.passes.MOST_SHAPES", 3)
     model, settings = wild_model("CMLM", 1), DecodeSettings(iterations=2)
     passes = Passes(model, settings)
-    for count in (1, 2, 4, 8, 16):
-        source = sentences(count, count)
+    for word, count in enumerate((1, 2, 2, 4, 4, 8, 8, 16), start=6):  # again, just after others were forgotten
+        source = pad([[word, word, EOS]] * count)
         assert [r.ids for r in passes.decode(source)] == [r.ids for r in decode(model, source, settings)]
         assert len(passes._encoders) + len(passes._decoders) <= 4
 

@@ -33,7 +33,7 @@ from lath.model.directory import SHORTLIST, add_digest, read_info
 from lath.model.network import LAT
 from lath.model.padding import pad
 from lath.preparation import prepare
-from lath.text.corpus import Corpus
+from lath.text.corpus import Corpus, Side
 from lath.text.vocab import EOS, PAD, SPECIALS
 from lath.translator import load
 
@@ -45,7 +45,7 @@ def corpus(pairs: list[tuple[list[int], list[int]]]) -> Corpus:
     tokens = [np.array([id for ids in side for id in ids], np.uint16) for side in sides]
     lengths = [np.array([len(ids) for ids in side], np.int32) for side in sides]
     offsets = [np.concatenate([[0], np.cumsum(length)]).astype(np.int64) for length in lengths]
-    return Corpus(tokens[0], tokens[1], offsets[0], offsets[1], lengths[0], lengths[1])
+    return Corpus(*map(Side, tokens, offsets, lengths))
 
 
 PAIRS = [([10, 11], [20, 21, 7]), ([10, 12], [20, 22, 7]), ([11, 12], [21, 22, 7]), ([13], [23, 7])]

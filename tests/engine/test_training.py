@@ -78,11 +78,11 @@ def test_the_arrays_hold_an_update_with_little_padding(
     corpus = Corpus.open(toy_folder / "data", "train")
     recipe = recipe_for("LAT", Recipe(), step_tokens=step_tokens, micro_batch_tokens=micro_batch_tokens)
     sizes = pack_sizes(corpus, recipe, ranks)
-    for update in plan_epoch(corpus.source_lengths, corpus.target_lengths, step_tokens, seed=1, epoch=0)[:-1]:
+    for update in plan_epoch(corpus.source.lengths, corpus.target.lengths, step_tokens, seed=1, epoch=0)[:-1]:
         batch = make_batch(corpus, update[::ranks])
         assert len(cut_packed(batch, sizes)) == count
     assert sizes.target < 1.1 * step_tokens / ranks / count
-    assert sizes.longest == max(corpus.source_lengths.max(), corpus.target_lengths.max()) + 2
+    assert sizes.longest == max(corpus.source.lengths.max(), corpus.target.lengths.max()) + 2
 
 
 @pytest.mark.parametrize("delete_from_short", [False, True])
@@ -95,7 +95,7 @@ def test_the_arrays_have_room_for_extra_masks(toy_folder: Path, delete_from_shor
     sizes = pack_sizes(corpus, recipe, ranks=1)
     generator, positions = torch.Generator().manual_seed(1), []
     for epoch in range(4):
-        for update in plan_epoch(corpus.source_lengths, corpus.target_lengths, 4000, seed=1, epoch=epoch):
+        for update in plan_epoch(corpus.source.lengths, corpus.target.lengths, 4000, seed=1, epoch=epoch):
             examples = draw_examples(make_batch(corpus, update), recipe.network, objective, generator)
             positions.append(int((examples.decoder_input != PAD).sum()))
     assert max(positions) <= sizes.target < 1.1 * max(positions)

@@ -11,7 +11,7 @@ import pytest
 
 from lath.analysis.analyse import analyse
 from lath.analysis.scores import token_lines
-from lath.config import AnalyseSettings
+from lath.analysis.settings import AnalyseSettings
 from lath.errors import UserError
 from lath.files import read_lines
 

@@ -19,7 +19,7 @@ from lath.engine.shortlist import add_shortlist
 from lath.errors import UserError
 from lath.files import read_lines
 from lath.model.compress import compress, directory_size
-from lath.model.directory import CONFIG, WEIGHTS, load_model, read_info, read_storage, save_model
+from lath.model.directory import CONFIG, WEIGHTS, load_model, read_config, read_info, save_model
 from lath.model.network import build_model
 from lath.model.storage import SMALLER, restore, shrink
 from lath.text.vocab import load_vocabs
@@ -48,7 +48,7 @@ def refusal(ask: Callable[[], object]) -> str:
 def test_a_compressed_model_loads_as_float32(toy_run: Runs, tmp_path: Path, kind: str, storage: str) -> None:
     model, out = toy_run(kind) / "model", tmp_path / "deep" / "small"
     compress(model, out, storage)
-    assert read_storage(out) == storage
+    assert read_config(out).storage == storage
     assert json.loads((out / CONFIG).read_text(encoding="utf-8"))["storage"] == storage
     first, second = load_model(model, CPU), load_model(out, CPU)
     assert second.info == first.info == read_info(out)

@@ -20,8 +20,8 @@ from lath.model.directory import (
     WEIGHTS,
     ModelInfo,
     load_model,
+    read_config,
     read_info,
-    read_storage,
     save_model,
     save_tensors,
     write_info,
@@ -125,11 +125,11 @@ def store(directory: Path, storage: str) -> None:
 def test_full_weights_are_not_told_of(model_copy: Path) -> None:
     """As in directories that were written before there was another way."""
     assert "storage" not in json.loads((model_copy / CONFIG).read_text(encoding="utf-8"))
-    assert read_storage(model_copy) == FULL
+    assert read_config(model_copy).storage == FULL
     assert {tensor.dtype for tensor in load_file(model_copy / WEIGHTS).values()} == {torch.float32}
     before = load_model(model_copy, CPU).model.state_dict()
     change_config(model_copy, storage=FULL)
-    assert read_storage(model_copy) == FULL
+    assert read_config(model_copy).storage == FULL
     after = load_model(model_copy, CPU).model.state_dict()
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
 
@@ -138,7 +138,7 @@ def test_full_weights_are_not_told_of(model_copy: Path) -> None:
 def test_smaller_weights_are_restored(model_copy: Path, storage: str) -> None:
     before = load_model(model_copy, CPU)
     store(model_copy, storage)
-    assert read_storage(model_copy) == storage
+    assert read_config(model_copy).storage == storage
     after = load_model(model_copy, CPU)
     assert after.info == before.info
     full = before.model.state_dict()
@@ -190,12 +190,14 @@ def drop_setting(directory: Path) -> None:
         (lambda d: (d / CONFIG).unlink(), "{d}: neither a model nor a run directory, it has no config.json"),
         (
             spoil_config('{"format": 1, "netw'),
-            "{d}/config.json: damaged (Unterminated string starting at: line 1 column 15 (char 14)); "
+            "{d}/config.json: damaged or not written by lath "
+            "(Unterminated string starting at: line 1 column 15 (char 14)); "
             "copy the model directory again",
         ),
         (
             spoil_config(b'{"\xff'),
-            "{d}/config.json: damaged ('utf-8' codec can't decode byte 0xff in position 2: invalid start byte); "
+            "{d}/config.json: damaged or not written by lath "
+            "('utf-8' codec can't decode byte 0xff in position 2: invalid start byte); "
             "copy the model directory again",
         ),
         (
@@ -255,6 +257,22 @@ def test_a_bad_model_directory_is_told(model_copy: Path, spoil: Callable[[Path],
         assert told == message.format(d=model_copy)
 
 
+def test_a_model_of_lath_0_1_loads(model_copy: Path) -> None:
+    tree = json.loads((model_copy / CONFIG).read_text(encoding="utf-8"))
+    del tree["sha256"]
+    tree["format"] = 1
+    tree["network"]["piece_logit_scale"] = 8.0
+    tree["decode"] |= {"merge": None, "adjust_towards": "current"}
+    (model_copy / CONFIG).write_text(json.dumps(tree), encoding="utf-8")
+    assert load_model(model_copy, CPU).info == read_info(model_copy)
+    tree["network"]["piece_logit_scale"] = 1.0
+    (model_copy / CONFIG).write_text(json.dumps(tree), encoding="utf-8")
+    assert refusal(lambda: load_model(model_copy, CPU)) == (
+        f"{model_copy / CONFIG}: network: piece_logit_scale is 1.0, which only lath 0.1 supports; "
+        "use that version, or remove piece_logit_scale and check what changes"
+    )
+
+
 @pytest.mark.parametrize("kept", [0, 5, 200, -1])
 def test_truncated_weights_are_told(model_copy: Path, kept: int) -> None:
     raw = (model_copy / WEIGHTS).read_bytes()
@@ -275,7 +293,7 @@ def test_a_truncated_vocabulary_is_told(model_copy: Path) -> None:
     raw = (model_copy / "vocab.model").read_bytes()
     (model_copy / "vocab.model").write_bytes(raw[: len(raw) // 2])
     told = refusal(lambda: load_model(model_copy, CPU))
-    assert told.startswith(f"{model_copy / 'vocab.model'}: truncated, or not a vocabulary written by lath")
+    assert told.startswith(f"{model_copy / 'vocab.model'}: damaged or not written by lath")
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ pytest.importorskip("fastapi", reason="the extra serve is not installed")
 from serving import ASK, PAIR, client_of, serving
 from starlette.testclient import TestClient
 
-from lath.config import ServeSettings
 from lath.serve.app import Server, make_app
 from lath.serve.guard import Metrics
 from lath.serve.limits import Keys
+from lath.serve.settings import ServeSettings
 from lath.serve.worker import Worker
 from lath.translator import Translator
 

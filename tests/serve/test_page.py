@@ -455,10 +455,10 @@ def real(parts: tuple[Browser, Stub]) -> Iterator[Page]:
     pytest.importorskip("fastapi", reason="the extra serve is not installed")
     from serving import listening
 
-    from lath.config import ServeSettings
     from lath.serve.app import Server
     from lath.serve.guard import Metrics
     from lath.serve.limits import Keys
+    from lath.serve.settings import ServeSettings
     from lath.serve.worker import Worker
 
     settings = ServeSettings()

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from lath.config import ServeSettings
 from lath.decoding.results import Hypothesis
 from lath.serve.queue import SHARE, Full, Job, Kind, Waiting, pause
+from lath.serve.settings import ServeSettings
 from lath.serve.worker import Worker
 
 

@@ -68,14 +68,14 @@ def test_prepare_end_to_end(recipe: Recipe, tmp_path: Path) -> None:
     train = Corpus.open(out, "train")
     assert len(train) == len(kept)
     for index, (german, english) in enumerate(kept):
-        assert train.source(index).tolist() == source.encode(german)
-        assert train.target(index).tolist() == target.encode(english)
-    assert train.source_lengths.tolist() == [len(source.encode(german)) for german, _ in kept]
-    assert train.target_lengths.tolist() == [len(target.encode(english)) for _, english in kept]
+        assert train.source.sentence(index).tolist() == source.encode(german)
+        assert train.target.sentence(index).tolist() == target.encode(english)
+    assert train.source.lengths.tolist() == [len(source.encode(german)) for german, _ in kept]
+    assert train.target.lengths.tolist() == [len(target.encode(english)) for _, english in kept]
     assert len(Corpus.open(out, "valid")) == len(PAIRS)
     assert report.info == read_data_info(out)
     assert report.info.splits["train"].dropped == {"empty": 2, "too long": 1, "ratio": 1}
-    assert report.info.splits["train"].source_tokens == train.source_lengths.sum()
+    assert report.info.splits["train"].source_tokens == train.source.lengths.sum()
     tree = json.loads((out / "data.json").read_text())
     assert tree["format"] == 1
     assert tree["languages"] == {"source": "de", "target": "en"}
@@ -115,7 +115,7 @@ def test_the_vocabulary_of_another_directory(recipe: Recipe, prepared: Path, tmp
     prepare(changed(recipe, train_source=other[0], train_target=other[1]), tmp_path / "second", vocab_from=prepared)
     assert (tmp_path / "second" / "vocab.model").read_bytes() == (prepared / "vocab.model").read_bytes()
     vocab, _ = load_vocabs(prepared)
-    assert Corpus.open(tmp_path / "second", "train").source(0).tolist() == vocab.encode("ganz anderer Text")
+    assert Corpus.open(tmp_path / "second", "train").source.sentence(0).tolist() == vocab.encode("ganz anderer Text")
 
 
 def test_placeholders_in_a_share_of_the_training_pairs(recipe: Recipe, tmp_path: Path) -> None:
@@ -132,10 +132,14 @@ def test_placeholders_in_a_share_of_the_training_pairs(recipe: Recipe, tmp_path:
         source, target = load_vocabs(out)
         for index, pair in enumerate(pairs):
             valid = Corpus.open(out, "valid")
-            assert (source.decode(valid.source(index).tolist()), target.decode(valid.target(index).tolist())) == pair
+            assert (
+                source.decode(valid.source.sentence(index).tolist()),
+                target.decode(valid.target.sentence(index).tolist()),
+            ) == pair
         corpus = Corpus.open(out, "train")
         rows = [
-            (source.decode(corpus.source(i).tolist()), target.decode(corpus.target(i).tolist())) for i in range(200)
+            (source.decode(corpus.source.sentence(i).tolist()), target.decode(corpus.target.sentence(i).tolist()))
+            for i in range(200)
         ]
         return rows, source.size
 
@@ -159,8 +163,8 @@ def test_separate_vocabularies(recipe: Recipe, tmp_path: Path) -> None:
     prepare(separate, tmp_path / "out")
     source, target = load_vocabs(tmp_path / "out")
     corpus = Corpus.open(tmp_path / "out", "valid")
-    assert source.decode(corpus.source(1).tolist()) == PAIRS[1][0]
-    assert target.decode(corpus.target(1).tolist()) == PAIRS[1][1]
+    assert source.decode(corpus.source.sentence(1).tolist()) == PAIRS[1][0]
+    assert target.decode(corpus.target.sentence(1).tolist()) == PAIRS[1][1]
 
 
 def test_subword_nmt(recipe: Recipe, tmp_path: Path) -> None:
@@ -169,7 +173,7 @@ def test_subword_nmt(recipe: Recipe, tmp_path: Path) -> None:
     paper = dataclasses.replace(recipe, vocab=VocabSettings(kind="subword-nmt", source_codes=str(codes)))
     prepare(paper, tmp_path / "out")
     vocab, _ = load_vocabs(tmp_path / "out")
-    assert vocab.decode(Corpus.open(tmp_path / "out", "train").target(0).tolist()) == PAIRS[0][1]
+    assert vocab.decode(Corpus.open(tmp_path / "out", "train").target.sentence(0).tolist()) == PAIRS[0][1]
 
 
 def test_a_huge_vocabulary_needs_wider_tokens(recipe: Recipe, tmp_path: Path) -> None:
@@ -181,7 +185,11 @@ def test_a_huge_vocabulary_needs_wider_tokens(recipe: Recipe, tmp_path: Path) ->
     wide = changed(recipe, train_source=valid[0], train_target=valid[1])
     report = prepare(wide, tmp_path / "out", vocab_from=tmp_path / "huge")
     assert report.info.dtype == "uint32"
-    assert Corpus.open(tmp_path / "out", "train").source(0).tolist() == huge.encode("the txy") == [6, 70_007, 3, 3]
+    assert (
+        Corpus.open(tmp_path / "out", "train").source.sentence(0).tolist()
+        == huge.encode("the txy")
+        == [6, 70_007, 3, 3]
+    )
 
 
 @pytest.mark.parametrize(
@@ -304,7 +312,7 @@ def test_foreign_info(prepared: Path, text: str) -> None:
     path = prepared / "data.json"
     whole = path.read_text()
     path.write_text(whole[:200] if text == "cut" else text, encoding="latin-1")
-    with pytest.raises(UserError, match=r"data.json: truncated, or not written by lath prepare .*run lath prepare"):
+    with pytest.raises(UserError, match=r"data.json: damaged or not written by lath .*run lath prepare"):
         read_data_info(prepared)
 
 
@@ -322,7 +330,7 @@ def test_truncated_arrays(prepared: Path, name: str) -> None:
     path = prepared / name
     raw = path.read_bytes()
     path.write_bytes(raw[:-8])
-    with pytest.raises(UserError, match=rf"{name}: truncated.*{len(raw) - 8} bytes instead of {len(raw)}"):
+    with pytest.raises(UserError, match=rf"{name}: damaged .{len(raw) - 8} bytes instead of {len(raw)}"):
         Corpus.open(prepared, "train")
     path.unlink()
     with pytest.raises(UserError, match=f"{name}: no such file; copy the whole directory again"):
@@ -353,7 +361,7 @@ def test_an_empty_split_opens(prepared: Path) -> None:
         (prepared / f"valid.{side}.tokens").write_bytes(b"")
         (prepared / f"valid.{side}.offsets").write_bytes(bytes(8))
     corpus = Corpus.open(prepared, "valid")
-    assert len(corpus) == len(corpus.target_lengths) == 0
+    assert len(corpus) == len(corpus.target.lengths) == 0
 
 
 def test_text_needs_neither_torch_nor_the_extras() -> None:

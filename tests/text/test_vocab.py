@@ -324,7 +324,7 @@ def foreign_model() -> bytes:
 
 def test_broken_models(tmp_path: Path, pieces: SentencePieceVocab) -> None:
     path = tmp_path / "vocab.model"
-    remedy = "vocab.model: truncated, or not a vocabulary written by lath .*run lath prepare again"
+    remedy = "vocab.model: damaged or not written by lath .*run lath prepare again"
     for raw in (b"", b"hello", pieces.model[:100], pieces.model[:-100], pieces.model[: len(pieces.model) // 50]):
         path.write_bytes(raw)
         with pytest.raises(UserError, match=remedy):
@@ -338,7 +338,7 @@ def test_broken_word_lists(tmp_path: Path, units: SubwordNmtVocab) -> None:
     save_vocabs(tmp_path, units, units)
     path = tmp_path / "vocab.json"
     whole = path.read_text(encoding="utf-8")
-    remedy = "vocab.json: truncated, or not a vocabulary written by lath .*run lath prepare again"
+    remedy = "vocab.json: damaged or not written by lath .*run lath prepare again"
     for text in ("", whole[:-20], "[]", "{}", '{"format": 1, "merges": ["a"], "words": []}', '{"format": 1}'):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(UserError, match=remedy):

@@ -63,7 +63,7 @@ def test_a_run_of_lath_0_1_can_be_resumed_unless_it_used_a_setting_that_is_gone(
     assert read_settings(run) == recipe
     tree["train"]["average"] = "ema"
     (run / "resolved.json").write_text(json.dumps(tree), encoding="utf-8")
-    with pytest.raises(UserError, match="train: unknown setting 'average'"):
+    with pytest.raises(UserError, match="train: average is .*, which only lath 0.1 supports"):
         resume_run(run, recipe, data)
 
 
