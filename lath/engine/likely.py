@@ -5,7 +5,7 @@
 The oracle is `decode_pieces` (decoding/pieces.py): with every token among the candidates, this is the same up to
 rounding. Pieces overlap, so what one position would write in second place another writes in first place. The candidates
 of a sentence are therefore the `LIKELY` best first tokens of all its positions in the first pass, among those of its
-shortlist if there is one; BOS and EOS are always there. Everything else is chosen among them, in every pass, and
+shortlist if there is one, and the special tokens. Everything else is chosen among them, in every pass, and
 log-probabilities are those among them. Of K output rows for each position in each pass, one for each position in the
 first pass remains: on a CPU most of the time went into the others.
 
@@ -33,10 +33,12 @@ from lath.engine.int8 import Int8Linear, Int8Table, Rows, quantised_rows
 from lath.engine.shortlist import Shortlist
 from lath.model.network import LAT, NEVER_WRITTEN, KeyValues, Pieces
 from lath.model.padding import row_lengths
-from lath.text.vocab import BOS, EOS, MASK, PAD, SOP
+from lath.text.vocab import MASK, PAD, SOP, SPECIALS
 
 LIKELY = 8
 """First tokens of each position that become candidates of the whole sentence."""
+FORBIDDEN = torch.tensor(NEVER_WRITTEN)
+"""Where the tokens that are never written stand: special tokens come first among all candidates."""
 
 Ids = NDArray[np.int64]
 """Token ids, or places of tokens in an array."""
@@ -130,7 +132,8 @@ class Candidates:
 
     def best(self, integers: Tensor, ranges: Tensor) -> tuple[Tensor, Tensor]:
         """The log-probability and id of the likeliest candidate, for each state."""
-        best = self.logits(integers, ranges).log_softmax(dim=1).max(dim=1)
+        scores = self.logits(integers, ranges).log_softmax(dim=1)  # what is forbidden keeps its share
+        best = scores.index_fill_(1, FORBIDDEN, -torch.inf).max(dim=1)
         return best.values, self.ids[best.indices]
 
 
@@ -182,9 +185,9 @@ class PieceWriter:
             for source, span in zip(self.sources, sentences, strict=True):
                 short = self.shortlist.candidates(torch.tensor(source))
                 logits = Candidates(self._output, short).logits(integers[span], rows.ranges[span])
-                logits[:, NEVER_WRITTEN] = -torch.inf  # specials come first in every list
+                logits.index_fill_(1, FORBIDDEN, -torch.inf)
                 found.append(short[logits.topk(min(self.likely, len(short) - len(NEVER_WRITTEN)), dim=1).indices].numpy())
-        ids = (np.unique(np.append(each, (BOS, EOS))) for each in found)
+        ids = (np.unique(np.append(each, range(len(SPECIALS)))) for each in found)
         return [Candidates(self._output, torch.from_numpy(chosen)) for chosen in ids]
 
 

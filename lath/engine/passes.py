@@ -28,8 +28,9 @@ from lath.decoding.pieces import MergeStep, certainty
 from lath.decoding.results import Decoded
 from lath.engine.beam import batch_size, cut_to_fit, filled_up, source_width
 from lath.engine.graphs import Fetched, Held, recorded
+from lath.engine.likely_batch import LikelyBatch, worth_it
 from lath.engine.merge_kernel import merge_batch
-from lath.model.network import CMLM, LAT, NEVER_WRITTEN_AFTER_BEGIN, Memory
+from lath.model.network import CMLM, LAT, NEVER_WRITTEN_AFTER_BEGIN, Memory, Pieces
 from lath.model.padding import row_lengths
 from lath.text.vocab import BOS, EOS, MASK, PAD
 
@@ -230,12 +231,22 @@ def _decode(model: CMLM | LAT, settings: DecodeSettings, held: Held[Encoded], wi
 def run_passes(model: CMLM | LAT, settings: DecodeSettings, encoded: Encoded, wide: int) -> State:
     """Every length candidate after the last pass."""
     state = first_state(model, encoded.lengths, wide)
-    for iteration in range(1, settings.iterations + 1):
-        if isinstance(model, CMLM):
+    if isinstance(model, CMLM):
+        for iteration in range(1, settings.iterations + 1):
             state = _fill_masks(model, settings, encoded, state, iteration)
-        else:
-            state = _merge_pieces(model, settings, encoded, state, iteration)
+        return state
+    write = piece_writer(model, state.inputs, settings.length_candidates)
+    for iteration in range(1, settings.iterations + 1):
+        pieces = write(model.decode(state.inputs, encoded.memory), state.lengths)
+        state = _merge_pieces(pieces, settings, encoded, state, iteration)
     return state
+
+
+def piece_writer(model: LAT, inputs: Tensor, candidates: int) -> Callable[[Tensor, Tensor], Pieces]:
+    """What writes the pieces of R x T x D states, of which so many count in each row."""
+    if worth_it(model, inputs.numel()):
+        return LikelyBatch(model, len(inputs) // candidates).pieces
+    return lambda states, _: model.pieces(states)
 
 
 def first_state(model: CMLM | LAT, lengths: Tensor, wide: int) -> State:
@@ -250,9 +261,8 @@ def first_state(model: CMLM | LAT, lengths: Tensor, wide: int) -> State:
     return State(inputs, lengths, inputs, scores, lengths, overflow, torch.zeros_like(lengths).double())
 
 
-def _merge_pieces(model: LAT, settings: DecodeSettings, encoded: Encoded, state: State, iteration: int) -> State:
-    """Write a piece at each position, merge them, mask the least certain tokens and adjust the length."""
-    pieces = model.pieces(model.decode(state.inputs, encoded.memory))
+def _merge_pieces(pieces: Pieces, settings: DecodeSettings, encoded: Encoded, state: State, iteration: int) -> State:
+    """Merge the pieces of a pass, mask the least certain tokens and adjust the length."""
     wide = state.inputs.shape[1]
     step = MergeStep(settings.merge_rules, iteration, settings.iterations, wide)
     merged = merge_batch(pieces.tokens, pieces.scores, state.lengths, step)
