@@ -96,9 +96,7 @@ def main() -> None:
     words = [] if shortlist is None else shortlist.always.nonzero()[len(SPECIALS) :, 0].tolist()
     for shape in options.shapes:
         kind, encoder, decoder = shape.split("-")
-        network = NetworkSettings(
-            kind.upper(), encoder_layers=int(encoder), decoder_layers=int(decoder), dropout=0.0
-        )  # type: ignore[arg-type]
+        network = NetworkSettings(kind.upper(), encoder_layers=int(encoder), decoder_layers=int(decoder), dropout=0.0)  # type: ignore[arg-type]
         write_steady_model(options.out / shape, vocab, network, options.tokens, words)
         if shortlist is not None:
             save_shortlist(shortlist, options.out / shape)

@@ -39,7 +39,8 @@ from lath.document.layout import Span
 from lath.document.segment import split_long
 from lath.document.sentences import lay_out, put_together, translate_sentences, without_invented
 from lath.engine.ctranslate2 import LoadedExport, load_exported
-from lath.engine.int8 import load_int8
+from lath.engine.int8 import Int8Table, load_int8
+from lath.engine.likely import LikelyDecoder
 from lath.engine.shortlist import Shortlist, ShortlistDecoder, has_shortlist, load_shortlist
 from lath.errors import UserError, one_of, shown
 from lath.files import one_line
@@ -163,7 +164,8 @@ def preferred_device(model: Path, name: str) -> str:
 def choose_decoder(
     model: Model, engine: str = "auto", shortlist: Shortlist | None = None, verifier: AT | None = None
 ) -> Decoder:
-    """What decodes with a loaded model, or a pair: kernels and CUDA graphs on a GPU, the plain decoders on a CPU."""
+    """What decodes with a loaded model, or a pair: kernels and CUDA graphs on a GPU; on a CPU the plain decoders, or
+    the likely tokens of a sentence alone for a LAT in int8."""
     device = model.body.target_positions.weight.device
     if choose_engine(engine, model.settings.kind, device) == "recorded":
         # Triton and all kernels take a while to import; a CPU needs none of them.
@@ -175,6 +177,8 @@ def choose_decoder(
         return RecordedDecoder(model, verifier)
     if verifier is not None and isinstance(model, LAT):
         return VerifyingDecoder(model, verifier)
+    if engine == "auto" and isinstance(model, LAT) and isinstance(model.body.output_table, Int8Table):
+        return LikelyDecoder(model, shortlist)
     return PlainDecoder(model) if shortlist is None else ShortlistDecoder(model, shortlist)
 
 
@@ -205,7 +209,7 @@ class Translator:
 
     @property
     def engine(self) -> str:
-        """The name of what decodes: plain, recorded, ctranslate2, or the class of a decoder of your own."""
+        """The name of what decodes: plain, likely, recorded, ctranslate2, or the class of a decoder of your own."""
         return str(getattr(self.decoder, "engine", type(self.decoder).__name__))
 
     @property
@@ -219,7 +223,7 @@ class Translator:
 
     def with_engine(self, engine: str = "auto") -> Translator:
         """The same weights with a new decoder, which shares no recordings with this one."""
-        shortlist = self.decoder.shortlist if isinstance(self.decoder, ShortlistDecoder) else None
+        shortlist = self.decoder.shortlist if isinstance(self.decoder, ShortlistDecoder | LikelyDecoder) else None
         if self.model is None:
             return self
         return self.with_decoder(choose_decoder(self.model, engine, shortlist, self.verifier))

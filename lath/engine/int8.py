@@ -265,16 +265,24 @@ class Int8DecoderLayer(nn.Module):
         self, x: Tensor, mask: Mask, memory: KeyValues, memory_mask: Mask, past: Past | None
     ) -> tuple[Tensor, KeyValues]:
         """... x D. The keys and values of `past` come in front of x's own."""
+        x, attended = self.attend_itself(x, mask, past)
+        return self.attend_memory(x, memory, memory_mask), attended
+
+    def attend_itself(self, x: Tensor, mask: Mask, past: Past | None = None) -> tuple[Tensor, KeyValues]:
+        """The first third of the layer."""
         query, keys, values = self._project(x).unflatten(-1, self._shape).unbind(-3)
         attended = KeyValues(keys, values)
         if past is not None:
             attended = past.append(attended)
         mixed = mask.attend(query, attended.keys, attended.values)
-        x = self._after_attention(x, self._output(mixed.flatten(-2)))
+        return self._after_attention(x, self._output(mixed.flatten(-2))), attended
+
+    def attend_memory(self, x: Tensor, memory: KeyValues, mask: Mask) -> Tensor:
+        """The rest: attention to the source, and feed-forward."""
         query = self._query(x).unflatten(-1, self._shape[1:])
-        mixed = memory_mask.attend(query, memory.keys, memory.values)
+        mixed = mask.attend(query, memory.keys, memory.values)
         x = self._after_cross(x, self._cross_output(mixed.flatten(-2)))
-        return self._after_feedforward(x, self._narrow(functional.gelu(self._widen(x)))), attended
+        return self._after_feedforward(x, self._narrow(functional.gelu(self._widen(x))))
 
 
 class Int8Table(nn.Embedding):

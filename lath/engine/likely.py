@@ -15,6 +15,7 @@ N x D, and a mask knows where each begins. No number of a sentence depends on th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
@@ -22,14 +23,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from lath.config import DecodeSettings
 from lath.decoding.lengths import best_candidates, length_candidates
 from lath.decoding.merge import merge_pieces
 from lath.decoding.pieces import MergedPass, MergeStep, merge_row
 from lath.decoding.results import Decoded, Pass
-from lath.engine.int8 import Int8Linear, Int8Table, Rows, quantised_rows
+from lath.engine.int8 import Int8DecoderLayer, Int8Linear, Int8Table, Rows, quantised_rows
 from lath.engine.shortlist import Shortlist
 from lath.model.network import LAT, NEVER_WRITTEN, KeyValues, Pieces
 from lath.model.padding import row_lengths
@@ -55,12 +55,18 @@ class SpanMask(NamedTuple):
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Sentence by sentence."""
-        query, keys, values = (part.transpose(0, 1).unsqueeze(0) for part in (query, keys, values))
-        mixed = [
-            functional.scaled_dot_product_attention(query[:, :, own], keys[:, :, seen], values[:, :, seen])
-            for own, seen in self.spans
-        ]
-        return (mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=2)).squeeze(0).transpose(0, 1)
+        mixed = [attend(query[own], keys[seen], values[seen]) for own, seen in self.spans]
+        return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+
+
+NOTHING = torch.empty(())
+
+
+def attend(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Scaled dot-product attention of one sentence; torch's own takes a third longer for one of 27 tokens."""
+    scale = query.shape[-1] ** -0.5
+    scores = torch.baddbmm(NOTHING, query.transpose(0, 1), keys.permute(1, 2, 0), beta=0, alpha=scale)
+    return torch.bmm(scores.softmax(dim=-1), values.transpose(0, 1)).transpose(0, 1)
 
 
 class Encoded(NamedTuple):
@@ -99,15 +105,54 @@ def encode(model: LAT, sentences: Sequence[Sequence[int]]) -> Encoded:
     return Encoded(body.decoder.project_memory(encoded), seen, model.length.predict(encoded[slots]))
 
 
-def decode(model: LAT, inputs: Sequence[Sequence[int]], own: list[slice], encoded: Encoded) -> Tensor:
-    """As `LAT.decode`: N x D states of inputs, of which several in a row may belong to one sentence."""
-    candidates = len(own) // len(encoded.seen)
-    seen = [span for span in encoded.seen for _ in range(candidates)]
+class MaskedStates:
+    """What the decoder's first layer makes of nothing but masks before it looks at the source.
+
+    Every first pass begins with it. It depends on the number of masks alone, and is kept.
+    """
+
+    LONGEST = 128
+    """Longer ones are rare and not kept: all that is kept takes at most 17 MB at width 512."""
+
+    def __init__(self, model: LAT) -> None:
+        self._model = model
+        self._kept: dict[int, Tensor] = {}
+
+    def of(self, length: int) -> Tensor:
+        """T x D."""
+        found = self._kept.get(length)
+        if found is None:
+            embedded = self._model.body.embed_target(*end_to_end([[MASK] * length]))
+            layer = cast(Int8DecoderLayer, self._model.body.decoder.layers[0])
+            found = layer.attend_itself(embedded, SpanMask([(slice(0, length), slice(0, length))]))[0]
+            if length <= self.LONGEST:
+                self._kept[length] = found
+        return found
+
+
+def first_states(masked: MaskedStates, model: LAT, own: list[slice], encoded: Encoded) -> Tensor:
+    """As `later_states`, of inputs that are nothing but masks."""
+    seen = memory_mask(own, encoded)
+    x = torch.cat([masked.of(span.stop - span.start) for span in own])
+    first, *others = cast(list[Int8DecoderLayer], list(model.body.decoder.layers))
+    x = first.attend_memory(x, encoded.memory[0], seen)
     mask = SpanMask([(span, span) for span in own])
-    states: Tensor = model.body.decoder(
-        model.body.embed_target(*end_to_end(inputs)), mask, encoded.memory, SpanMask(list(zip(own, seen, strict=True)))
-    )[0]
+    for layer, memory in zip(others, encoded.memory[1:], strict=True):
+        x = layer(x, mask, memory, seen, None)[0]
+    return x
+
+
+def later_states(model: LAT, inputs: Sequence[Sequence[int]], own: list[slice], encoded: Encoded) -> Tensor:
+    """As `LAT.decode`: N x D states of inputs, of which several in a row may belong to one sentence."""
+    mask, embedded = SpanMask([(span, span) for span in own]), model.body.embed_target(*end_to_end(inputs))
+    states: Tensor = model.body.decoder(embedded, mask, encoded.memory, memory_mask(own, encoded))[0]
     return states
+
+
+def memory_mask(own: list[slice], encoded: Encoded) -> SpanMask:
+    """Each input sees the tokens of its sentence."""
+    candidates = len(own) // len(encoded.seen)
+    return SpanMask(list(zip(own, [span for span in encoded.seen for _ in range(candidates)], strict=True)))
 
 
 # ---- the likely tokens --------------------------------------------------------------------------------------------
@@ -145,16 +190,19 @@ def in_levels(rows: Rows, levels: int) -> Tensor:
 class PieceWriter:
     """Writes the pieces of a batch, pass after pass, from the likely tokens of each sentence."""
 
-    def __init__(self, model: LAT, sources: Sequence[Sequence[int]], shortlist: Shortlist | None, likely: int) -> None:
-        self.model, self.sources, self.shortlist, self.likely = model, sources, shortlist, likely
+    def __init__(self, model: LAT, begin: Tensor, each: int, likely: int, short: list[Tensor] | None) -> None:
+        """`begin` are the gates of <sop>, `each` the length candidates of a sentence, `short` the shortlists."""
+        self.model, self.each, self.likely, self.short = model, each, likely, short
         self._output = cast(Int8Table, model.body.output_table).output
         self._candidates: list[Candidates] = []
-        self._gates = TokenGates(model)
+        self._gates = TokenGates(model, begin)
 
     def write(self, states: Tensor, own: list[slice]) -> Pieces:
         """As `LAT.pieces`: N x K tokens and scores, of N x D states."""
-        each = len(own) // len(self.sources)
-        sentences = [slice(own[row].start, own[row + each - 1].stop) for row in range(0, len(own), each)]
+        sentences = [
+            slice(first.start, last.stop)
+            for first, last in zip(own[:: self.each], own[self.each - 1 :: self.each], strict=True)
+        ]
         start = quantised_rows(states)
         rows, cell = quantised_rows(self._layer("initial_hidden").of(start)), self._layer("initial_cell").of(start)
         recurrent, previous = self._layer("recurrent"), torch.tensor([SOP])
@@ -176,18 +224,18 @@ class PieceWriter:
 
     def _choose(self, rows: Rows, sentences: list[slice]) -> list[Candidates]:
         """The candidates of each sentence, by its first tokens in the first pass."""
-        if self.shortlist is None:
-            best = likeliest(self._output, rows.numbers, self.model.body.target_size, self.likely).numpy()
+        if self.short is None:
+            best = likeliest(self._output, rows.numbers, self.model.body.target_size, self.likely)
             found = [best[span] for span in sentences]
         else:
             integers = in_levels(rows, self._output.levels)
             found = []
-            for source, span in zip(self.sources, sentences, strict=True):
-                short = self.shortlist.candidates(torch.tensor(source))
+            for short, span in zip(self.short, sentences, strict=True):
                 logits = Candidates(self._output, short).logits(integers[span], rows.ranges[span])
-                logits.index_fill_(1, FORBIDDEN, -torch.inf)
-                found.append(short[logits.topk(min(self.likely, len(short) - len(NEVER_WRITTEN)), dim=1).indices].numpy())
-        ids = (np.unique(np.append(each, range(len(SPECIALS)))) for each in found)
+                count = min(self.likely, len(short) - len(NEVER_WRITTEN))
+                best = logits.index_fill_(1, FORBIDDEN, -torch.inf).topk(count, dim=1, sorted=False).indices
+                found.append(short[best])
+        ids = (np.unique(np.append(best.numpy(), range(len(SPECIALS)))) for best in found)
         return [Candidates(self._output, torch.from_numpy(chosen)) for chosen in ids]
 
 
@@ -220,17 +268,27 @@ def likeliest(output: Int8Linear, states: Tensor, size: int, count: int) -> Tens
 # ---- the local translator -----------------------------------------------------------------------------------------
 
 
+def token_gates(model: LAT, tokens: Tensor) -> Tensor:
+    """N x 4D: what tokens add to the gates of the local translator, with all biases."""
+    gates: Tensor = model.local.input(model.body.embed_local(tokens))
+    return gates.add_(model.local.recurrent.bias)
+
+
 class TokenGates:
-    """What a token adds to the gates of the local translator, with all biases.
+    """`token_gates` of a batch, each token's computed once.
 
     Most tokens are read several times: in the next place of the piece before, and in other passes.
     """
 
-    def __init__(self, model: LAT) -> None:
-        self._model = model
+    ROOM = 64
+    """Tokens at first; the room doubles."""
+
+    def __init__(self, model: LAT, begin: Tensor) -> None:
+        self._model, self._count = model, 1
         self._places: Ids = np.full(len(model.body.output_table.weight), -1)
-        self._rows = torch.empty((0, 4 * model.settings.width))
-        self._count = 0
+        self._places[SOP] = 0
+        self._rows = begin.new_empty((self.ROOM, begin.shape[1]))
+        self._rows[:1] = begin
 
     def of(self, tokens: Tensor) -> Tensor:
         """N x 4D, of N tokens."""
@@ -241,14 +299,12 @@ class TokenGates:
         return self._rows.index_select(0, torch.from_numpy(self._places[ids]))
 
     def _add(self, new: Ids) -> None:
-        count = self._count + len(new)
-        if count > len(self._rows):
-            larger = self._rows.new_empty((2 * count, self._rows.shape[1]))
+        count, room = self._count + len(new), len(self._rows)
+        if count > room:
+            larger = self._rows.new_empty((2 * max(count, room), self._rows.shape[1]))
             larger[: self._count] = self._rows[: self._count]
             self._rows = larger
-        local = self._model.local
-        gates = local.input(self._model.body.embed_local(torch.from_numpy(new)))
-        self._rows[self._count : count] = gates + local.recurrent.bias
+        self._rows[self._count : count] = token_gates(self._model, torch.from_numpy(new))
         self._places[new] = np.arange(self._count, count)
         self._count = count
 
@@ -266,41 +322,6 @@ def next_state(gates: Tensor, cell: Tensor) -> tuple[Rows, Tensor]:
 
 
 # ---- decoding -----------------------------------------------------------------------------------------------------
-
-
-@torch.inference_mode()
-def decode_likely(
-    model: LAT,
-    source: Tensor,
-    settings: DecodeSettings,
-    shortlist: Shortlist | None = None,
-    trace: bool = False,
-    likely: int = LIKELY,
-) -> list[Decoded]:
-    """Translate B x S source tokens (each sentence ends in EOS) with a model in int8."""
-    sentences = [row[:length] for row, length in zip(source.tolist(), row_lengths(source), strict=True)]
-    encoded = encode(model, sentences)
-    lengths, length_scores = length_candidates(
-        encoded.length_scores, settings.length_candidates, settings.extra_length
-    )
-    inputs = [[MASK] * length for length in cast(list[int], lengths.tolist())]
-    passes: list[list[Pass]] = [[] for _ in inputs]
-    writer = PieceWriter(model, sentences, shortlist, likely)
-    for iteration in range(1, settings.iterations + 1):
-        own = spans([len(shown) for shown in inputs])
-        written = writer.write(decode(model, inputs, own, encoded), own)
-        step = MergeStep(settings.merge_rules, iteration, settings.iterations, model.settings.max_positions)
-        merged = merge_spans(inputs, written, own, step, trace)
-        inputs = [merged_pass.next_input for merged_pass in merged]
-        for traced, merged_pass in zip(passes, merged, strict=True):
-            if merged_pass.trace is not None:
-                traced.append(merged_pass.trace)
-    certain = certainties(written.scores, own, length_scores)
-    decoded = [
-        Decoded(ids := last.sentence.ids[1:-1], score if ids else -torch.inf, settings.iterations, traced)
-        for last, score, traced in zip(merged, certain, passes, strict=True)
-    ]
-    return best_candidates(decoded, settings.length_candidates)
 
 
 def certainties(scores: Tensor, own: list[slice], length_scores: Tensor) -> list[float]:
@@ -324,18 +345,52 @@ def merge_spans(
 
 
 class LikelyDecoder:
-    """`PlainDecoder` for a LAT in int8 on a CPU, with the shortlist that `settings.shortlist` switches on."""
+    """A LAT in int8 on a CPU, with a shortlist if `settings.shortlist` switches it on."""
 
     engine = "likely"
 
-    def __init__(self, model: LAT, shortlist: Shortlist | None = None) -> None:
-        self.model, self.shortlist = model, shortlist
+    def __init__(self, model: LAT, shortlist: Shortlist | None = None, likely: int = LIKELY) -> None:
+        self.model, self.shortlist, self.likely = model, shortlist, likely
+        self._masked = MaskedStates(model)
 
     @property
     def has_shortlist(self) -> bool:
         """Whether `settings.shortlist` may be true."""
         return self.shortlist is not None
 
+    @functools.cached_property
+    def _begin(self) -> Tensor:
+        """What every piece reads first."""
+        return token_gates(self.model, torch.tensor([SOP]))
+
+    @torch.inference_mode()
     def decode(self, source: Tensor, settings: DecodeSettings, trace: bool = False) -> list[Decoded]:
         """Translate B x S source tokens (each sentence ends in EOS)."""
-        return decode_likely(self.model, source, settings, self.shortlist if settings.shortlist else None, trace)
+        model, candidates = self.model, settings.length_candidates
+        sentences = [row[:length] for row, length in zip(source.tolist(), row_lengths(source), strict=True)]
+        encoded = encode(model, sentences)
+        lengths, length_scores = length_candidates(encoded.length_scores, candidates, settings.extra_length)
+        inputs = [[MASK] * length for length in cast(list[int], lengths.tolist())]
+        passes: list[list[Pass]] = [[] for _ in inputs]
+        shortlist = self.shortlist if settings.shortlist else None
+        short = None if shortlist is None else [shortlist.candidates(torch.tensor(ids)) for ids in sentences]
+        writer = PieceWriter(model, self._begin, candidates, self.likely, short)
+        for iteration in range(1, settings.iterations + 1):
+            own = spans([len(shown) for shown in inputs])
+            if iteration == 1:
+                states = first_states(self._masked, model, own, encoded)
+            else:
+                states = later_states(model, inputs, own, encoded)
+            written = writer.write(states, own)
+            step = MergeStep(settings.merge_rules, iteration, settings.iterations, model.settings.max_positions)
+            merged = merge_spans(inputs, written, own, step, trace)
+            inputs = [merged_pass.next_input for merged_pass in merged]
+            for traced, merged_pass in zip(passes, merged, strict=True):
+                if merged_pass.trace is not None:
+                    traced.append(merged_pass.trace)
+        certain = certainties(written.scores, own, length_scores)
+        decoded = [
+            Decoded(ids := last.sentence.ids[1:-1], score if ids else -torch.inf, settings.iterations, traced)
+            for last, score, traced in zip(merged, certain, passes, strict=True)
+        ]
+        return best_candidates(decoded, candidates)
