@@ -102,7 +102,9 @@ def encode(model: LAT, sentences: Sequence[Sequence[int]]) -> Encoded:
     embedded[slots] = model.length.token
     encoded = body.encoder(embedded, SpanMask([(span, span) for span in own]))
     seen = [slice(span.start + 1, span.stop) for span in own]
-    return Encoded(body.decoder.project_memory(encoded), seen, model.length.predict(encoded[slots]))
+    # One by one: a product of several rows in float32 adds up in another order.
+    lengths = torch.cat([model.length.predict(encoded[span.start : span.start + 1]) for span in own])
+    return Encoded(body.decoder.project_memory(encoded), seen, lengths)
 
 
 class MaskedStates:
@@ -317,7 +319,8 @@ def next_state(gates: Tensor, cell: Tensor) -> tuple[Rows, Tensor]:
     enter, forget, candidate, leave = gates.chunk(4, dim=-1)
     candidate.mul_(2)
     gates.sigmoid_()
-    cell.mul_(forget).addcmul_(enter, candidate.mul_(2).sub_(1))
+    # `addcmul_` would round otherwise where there is a single row.
+    cell.mul_(forget).add_(candidate.mul_(2).sub_(1).mul_(enter))
     return quantised_rows((2 * cell).sigmoid_().mul_(2).sub_(1).mul_(leave)), cell
 
 

@@ -70,8 +70,9 @@ def test_a_row_of_zeros_stays_what_it_is() -> None:
     torch.testing.assert_close(layer(torch.zeros(2, 16)), layer.bias.expand(2, 8) if layer.bias is not None else None)
 
 
-def test_a_row_does_not_depend_on_the_others() -> None:
-    layer, x = Int8Linear(random(48, 64), None, "fbgemm"), random(9, 64)
+@pytest.mark.parametrize(("outputs", "bias"), [(48, False), (48, True), (512, True), (2048, True)])
+def test_a_row_does_not_depend_on_the_others(outputs: int, bias: bool) -> None:
+    layer, x = Int8Linear(random(outputs, 64), random(outputs) if bias else None, "fbgemm"), random(9, 64)
     loud = torch.cat([x, 1e4 * random(5, 64, seed=1)])
     assert layer(loud)[:9].equal(layer(x))
     assert torch.cat([layer(row[None]) for row in x]).equal(layer(x))
