@@ -95,6 +95,8 @@ class _Rounds:
     """The texts of one shape and the recorded work on them."""
 
     texts: Texts
+    fixed: _Fixed
+    """Kept for the recordings, which read it by address and hold nothing themselves."""
     begin: Callable[[], None]
     checks: dict[int, Callable[[], Tensor]]
     """One for each batch size, the whole one first."""
@@ -230,7 +232,7 @@ class Verification:
             batch, like = len(sources.result.checked.visible), pair.verifier.body.target_positions.weight
             texts = Texts.allocate(batch, min(wide, pair.positions), Rule.of(pair.settings), like)
             fixed = _Fixed.of(pair, texts)
-            made = _Rounds(texts, self._recorded(partial(_begin, pair, sources, texts, wide)), {}, {})
+            made = _Rounds(texts, fixed, self._recorded(partial(_begin, pair, sources, texts, wide)), {}, {})
             for size in [batch >> halvings for halvings in range(HALVINGS + 1) if batch >> halvings]:
                 made.checks[size] = self._recorded(partial(_check, pair, sources, texts, fixed, size))
                 made.redrafts[size] = self._recorded(partial(_redraft, pair, sources, texts, fixed, size))

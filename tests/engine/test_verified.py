@@ -187,3 +187,18 @@ def test_works_may_run_before_they_are_asked_and_keep_their_tensors(
     for count in (1, 9, 1, 9):
         source = sentences(count, count)
         same(fixed.decode(source), pair.decode(source, chosen))
+
+
+def test_what_a_recording_reads_outlives_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[weakref.ref[torch.Tensor]] = []
+
+    def recorded(work: Any, device: torch.device, pool: object) -> Callable[[], Any]:
+        read.extend(weakref.ref(tensor) for part in work.args for tensor in tensors_of(part))
+        result = work()  # as a recording does: it keeps the result, and no tensor that the work reads
+        return lambda: result
+
+    monkeypatch.setattr("lath.engine.verified.recorded", recorded)
+    engine = in_fixed_shapes(verifying(1, 6), settings("relaxed", iterations=1))
+    engine.prepare(2, 8)
+    assert read
+    assert [tensor for tensor in read if tensor() is None] == []
