@@ -241,7 +241,7 @@ class Int8EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, mask: Mask) -> Tensor:
         """... x D."""
-        mixed = mask.attend(*self._project(x).unflatten(-1, self._shape).unbind(-3))
+        mixed = mask.attend(*self._project(x).view(*x.shape[:-1], *self._shape).unbind(-3))
         x = self._after_attention(x, self._output(mixed.flatten(-2)))
         return self._after_feedforward(x, self._narrow(functional.gelu(self._widen(x))))
 
@@ -270,7 +270,7 @@ class Int8DecoderLayer(nn.Module):
 
     def attend_itself(self, x: Tensor, mask: Mask, past: Past | None = None) -> tuple[Tensor, KeyValues]:
         """The first third of the layer."""
-        query, keys, values = self._project(x).unflatten(-1, self._shape).unbind(-3)
+        query, keys, values = self._project(x).view(*x.shape[:-1], *self._shape).unbind(-3)
         attended = KeyValues(keys, values)
         if past is not None:
             attended = past.append(attended)
@@ -279,7 +279,7 @@ class Int8DecoderLayer(nn.Module):
 
     def attend_memory(self, x: Tensor, memory: KeyValues, mask: Mask) -> Tensor:
         """The rest: attention to the source, and feed-forward."""
-        query = self._query(x).unflatten(-1, self._shape[1:])
+        query = self._query(x).view(*x.shape[:-1], *self._shape[1:])
         mixed = mask.attend(query, memory.keys, memory.values)
         x = self._after_cross(x, self._cross_output(mixed.flatten(-2)))
         return self._after_feedforward(x, self._narrow(functional.gelu(self._widen(x))))

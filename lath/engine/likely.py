@@ -256,7 +256,7 @@ def likeliest(output: Int8Linear, states: Tensor, size: int, count: int) -> Tens
     out = torch.tensor([*NEVER_WRITTEN, *range(size, columns)])
     group = int(np.gcd(columns, GROUP))
     groups, inside = min(count, columns // group), []
-    for block in states.split(BLOCK):
+    for block in torch.split(states, BLOCK):
         logits = product(block)
         logits.index_fill_(1, out, -torch.inf)
         grouped = logits.view(len(block), -1, group)
