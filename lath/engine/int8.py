@@ -220,6 +220,12 @@ def linear(layer: nn.Module, start: int = 0, stop: int | None = None) -> Functio
     return apply
 
 
+def gelu(x: Tensor) -> Tensor:
+    """`functional.gelu` that overwrites its argument, which stays in the cache."""
+    result: Tensor = torch._C._nn.gelu_(x)  # functional has no such form
+    return result
+
+
 def residual(plain: Residual) -> Callable[[Tensor, Tensor], Tensor]:
     """`Residual` as a function, which overwrites what is added."""
     shape, weight, bias = plain.norm.normalized_shape, plain.norm.weight, plain.norm.bias
@@ -243,7 +249,7 @@ class Int8EncoderLayer(nn.Module):
         """... x D."""
         mixed = mask.attend(*self._project(x).view(*x.shape[:-1], *self._shape).unbind(-3))
         x = self._after_attention(x, self._output(mixed.flatten(-2)))
-        return self._after_feedforward(x, self._narrow(functional.gelu(self._widen(x))))
+        return self._after_feedforward(x, self._narrow(gelu(self._widen(x))))
 
 
 class Int8DecoderLayer(nn.Module):
@@ -282,7 +288,7 @@ class Int8DecoderLayer(nn.Module):
         query = self._query(x).view(*x.shape[:-1], *self._shape[1:])
         mixed = mask.attend(query, memory.keys, memory.values)
         x = self._after_cross(x, self._cross_output(mixed.flatten(-2)))
-        return self._after_feedforward(x, self._narrow(functional.gelu(self._widen(x))))
+        return self._after_feedforward(x, self._narrow(gelu(self._widen(x))))
 
 
 class Int8Table(nn.Embedding):
