@@ -10,8 +10,8 @@ times them, text to text.
 How a model with random weights knows what to write: its layers hardly change what runs through them, and the vectors of
 the target positions are large. Position p is a vector v rotated by p places, and the matrices of LAT's local
 translator rotate once more at each step, so that a piece goes on where the next position begins. Each token that is
-written has a little of the vector of its position in its row of the output matrix, and less of those of its neighbours: in
-a trained model, too, what one position would write in second place another writes in first place.
+written has a little of the vector of its position in its row of the output matrix, and less of those of its neighbours:
+in a trained model, too, what one position would write in second place another writes in first place.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ AFTER_END = 4
 SHARE = {"AT": 0.03, "LAT": 0.012}
 """How much of its position's vector is in a token's row: it wins, and the others keep some probability."""
 NEIGHBOURS = 3
-"""Positions on each side that have a share in a token's row: as many likely tokens a sentence as the bundled model has."""
+"""Positions on each side with a share in a token's row: as many likely tokens a sentence as the bundled model has."""
 NEAR = 0.6
 """Their share of its share."""
 

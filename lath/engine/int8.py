@@ -26,7 +26,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lath.engine.swap import swapped
 from lath.engine.unpadded import unpadded_mask
@@ -222,7 +221,7 @@ def linear(layer: nn.Module, start: int = 0, stop: int | None = None) -> Functio
 
 def gelu(x: Tensor) -> Tensor:
     """`functional.gelu` that overwrites its argument, which stays in the cache."""
-    result: Tensor = torch._C._nn.gelu_(x)  # functional has no such form
+    result: Tensor = torch._C._nn.gelu_(x)  # type: ignore[attr-defined]  # functional has no such form
     return result
 
 
