@@ -144,7 +144,7 @@ class Worker:
         """A batch of what waits; half of it where another thread is free to take the rest."""
         free = 1 if self._helper is None else SIDE_BY_SIDE - self._busy
         batch = self.waiting.take(min(self._most, max(LEAST, math.ceil(self.waiting.sentences / free))))
-        self._alone = self._helper is not None and len(batch) == 1 and not self.waiting and not self._busy
+        self._alone = self._helper is None or (len(batch) == 1 and not self.waiting and not self._busy)
         self._busy += 1
         self._changed.notify_all()
         return batch
