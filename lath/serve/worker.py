@@ -17,6 +17,7 @@ import torch
 
 from lath.config import DecodeOptions
 from lath.decoding.results import Hypothesis
+from lath.devices import release_memory
 from lath.serve.queue import Item, Job, Kind, Waiting, pause
 from lath.serve.settings import ServeSettings
 from lath.translator import Translator
@@ -25,6 +26,8 @@ SIDE_BY_SIDE = 2
 """Batches at a time on a CPU. More would wait for each other: part of each is Python, which runs on one thread only."""
 LEAST = 4
 """So few sentences stay in one batch: two smaller ones side by side would take as long."""
+BEFORE_RELEASE = 32
+"""Sentences of a thread between two calls of `release_memory`."""
 WARM_UP = "Ja."
 WARM_TOKENS = 64
 """On a GPU, sentences of up to so many tokens are recorded before the server is ready."""
@@ -112,7 +115,7 @@ class Worker:
 
     def _work(self, helps: bool = False) -> None:
         """Translate until the worker is stopped and all is done; the helper only beside another batch."""
-        last_jobs, ended = 0, 0.0
+        last_jobs, ended, unreleased = 0, 0.0, 0
         while batch := self._next_batch(helps, last_jobs, ended):
             begun = time.monotonic()
             for item in batch:
@@ -124,6 +127,10 @@ class Worker:
                 self.pace = 0.9 * self.pace + 0.1 * (ended - begun) / last_jobs
                 self._changed.notify_all()
             self._observe(batch, ended - begun)
+            unreleased += len(batch)
+            if unreleased >= BEFORE_RELEASE:
+                release_memory()
+                unreleased = 0
 
     def _next_batch(self, helps: bool, last_jobs: int, ended: float) -> list[Item]:
         """The next batch, when there is one; empty when the worker is stopped and all is done."""

@@ -12,7 +12,7 @@ import torch
 from lath.decoding.results import Hypothesis
 from lath.serve.queue import SHARE, Full, Job, Kind, Waiting, pause
 from lath.serve.settings import ServeSettings
-from lath.serve.worker import LEAST, WARM_UP, Worker
+from lath.serve.worker import BEFORE_RELEASE, LEAST, WARM_UP, Worker
 
 
 def job(client: str, count: int = 1, word: str = "ba", kind: Kind | None = None) -> Job:
@@ -237,3 +237,13 @@ def test_one_thread_does_one_batch_at_a_time() -> None:
     worker.start()
     worker.stop()
     assert worker.translator.seen == [(1, 2 * LEAST)]  # type: ignore[attr-defined]
+
+
+def test_memory_is_returned_now_and_then(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    released: list[None] = []
+    monkeypatch.setattr("lath.serve.worker.release_memory", lambda: released.append(None))
+    one = Job("a", ["x"] * 10 * BEFORE_RELEASE)
+    worker.submit(one)
+    worker.start()
+    worker.stop()
+    assert 8 <= len(released) <= 10
