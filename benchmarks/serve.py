@@ -136,7 +136,7 @@ async def connect(port: int) -> Connection:
 async def closed_loop(
     ports: Sequence[int], asked: Sequence[Fields], clients: int, limit: float = 600
 ) -> list[Answer | None]:
-    """Clients that ask again as soon as they are answered. None where the connection broke, or time was over."""
+    """Clients that ask again as soon as they are answered. None is what there was no time to ask."""
     answers: list[Answer | None] = [None] * len(asked)
     waiting, end = iter(range(len(asked))), time.perf_counter() + limit
 
@@ -147,8 +147,8 @@ async def closed_loop(
                 break
             try:
                 answers[number] = await connection.ask(asked[number])
-            except (OSError, EOFError):
-                connection = await connect(port)
+            except (OSError, EOFError):  # lost
+                answers[number], connection = Answer(None, 0.0, 0.0), await connect(port)
         connection.writer.close()
 
     await asyncio.gather(*(client(port) for port in islice(itertools.cycle(ports), clients)))
@@ -273,16 +273,14 @@ def mixed(options: argparse.Namespace, translator: Translator, lines: Sequence[s
         asked = [requests[number] for number in order]
         answers = asyncio.run(closed_loop(running.ports, asked, options.clients, options.limit))
         seconds, after = time.perf_counter() - begun, at_rest()
-    lost = sum(answer is None or answer.text is None for answer in answers)
-    wrong = sum(
-        answer is not None and answer.text not in (None, right[number])
-        for number, answer in zip(order, answers, strict=True)
-    )
-    print(
-        f"{len(answers)} requests of {options.clients} clients ({len(requests)} different ones) in {seconds:.0f} s: "
-        f"{lost} lost, {wrong} wrong; memory {before:.0f} MB, then {after:.0f} MB"
-    )
-    return {"requests": len(answers), "lost": lost, "wrong": wrong, "before_mb": before, "after_mb": after}
+    pairs = [(answer.text, right[number]) for number, answer in zip(order, answers, strict=True) if answer is not None]
+    lost = sum(text is None for text, _ in pairs)
+    wrong = sum(text not in (None, known) for text, known in pairs)
+    print("| requests | different | clients | seconds | lost | wrong | MB after warm-up | MB at the end |")
+    print("|--:|--:|--:|--:|--:|--:|--:|--:|")
+    counts = f"{len(pairs)} | {len(requests)} | {options.clients} | {seconds:.0f} | {lost} | {wrong}"
+    print(f"| {counts} | {before:.0f} | {after:.0f} |")
+    return {"requests": len(pairs), "lost": lost, "wrong": wrong, "before_mb": before, "after_mb": after}
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------------
@@ -302,6 +300,8 @@ def refusals(options: argparse.Namespace, translator: Translator, lines: Sequenc
         "invalid UTF-8": (good.replace(KEY.encode(), b"\xff"), 400, False),
     }
     rows: list[Fields] = []
+    print("| request | status | ms (median of 5) | ms (most) |")
+    print("|---|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys"
         keys.write_text(f"{KEY}\n", encoding="utf-8")
@@ -314,9 +314,7 @@ def refusals(options: argparse.Namespace, translator: Translator, lines: Sequenc
                     assert (given, served) == (status, 200), (name, given, served)
                     assert json.loads(answer)["translatedText"] == right
                     times.append(1000 * seconds)
-                print(
-                    f"{name}: {status} after {statistics.median(times):.1f} ms, at most {max(times):.1f} ms", flush=True
-                )
+                print(f"| {name} | {status} | {statistics.median(times):.1f} | {max(times):.1f} |", flush=True)
                 rows.append({"case": name, "ms": statistics.median(times), "most_ms": max(times)})
     return {"refusals": rows}
 
