@@ -140,12 +140,18 @@ def scores(run: str) -> str:
         "|---|" + "--:|--:|--:|" * len(tests),
     ]
     found = [test["scores"] for test in tests.values()]
+    texts = FOLDER / "runs" / run / "translations"
+    marked = False
     for system in ROWS.get(run, COMPARED):
         if all(system in test for test in found):
-            rows.append(" | ".join([f"| {SYSTEMS[system]}", *(score_cells(test[system]) for test in found)]) + " |")
+            lost = texts.is_dir() and not all((texts / test / f"{system}.txt.xz").is_file() for test in tests)
+            marked |= lost
+            cells = [f"| {SYSTEMS[system]}{' *' * lost}", *(score_cells(test[system]) for test in found)]
+            rows.append(" | ".join(cells) + " |")
     metrics = [found[0]["teacher.beam5"][metric] for metric in ("bleu", "chrf")]
     signatures = ", ".join(f"`{metric['metric']}|{metric['signature']}`" for metric in metrics)
-    return "\n".join([*rows, "", signatures]) + "\n"
+    note = ["", "\\* Stored scores; the translations were not kept."] * marked
+    return "\n".join([*rows, "", signatures, *note]) + "\n"
 
 
 def score_cells(score: dict[str, Any]) -> str:
