@@ -277,7 +277,7 @@ def mixed(options: argparse.Namespace, translator: Translator, lines: Sequence[s
     lost = sum(text is None for text, _ in pairs)
     wrong = sum(text not in (None, known) for text, known in pairs)
     print("| requests | different | clients | seconds | lost | wrong | MB after warm-up | MB at the end |")
-    print("|--:|--:|--:|--:|--:|--:|--:|--:|")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|")
     counts = f"{len(pairs)} | {len(requests)} | {options.clients} | {seconds:.0f} | {lost} | {wrong}"
     print(f"| {counts} | {before:.0f} | {after:.0f} |")
     return {"requests": len(pairs), "lost": lost, "wrong": wrong, "before_mb": before, "after_mb": after}
