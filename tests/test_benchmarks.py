@@ -82,6 +82,14 @@ def test_paragraphs() -> None:
     assert result["joined"] == result["one_by_one"] > 0
 
 
+def test_inline_tags() -> None:
+    result = last_line("benchmarks/inline.py", "de-en", "demo/tatoeba.test.de", "--sentences", 8)
+    assert (result["sentences"], result["lost"]) == (8, 0)
+    assert result["same"] >= 6
+    assert result["bleu"] > 90
+    assert result["ratio"] > 1
+
+
 def test_threads() -> None:
     result = last_line("benchmarks/threads.py", "de-en", "demo/tatoeba.test.de", "--sentences", 1, "--turns", 1)
     assert all(result[load] > 0 for load in ("quiet", "busy"))
