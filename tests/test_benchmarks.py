@@ -87,7 +87,19 @@ def test_inline_tags() -> None:
     assert (result["sentences"], result["lost"]) == (8, 0)
     assert result["same"] >= 6
     assert result["bleu"] > 90
-    assert result["ratio"] > 1
+    assert result["ratio"] > 0
+
+
+@pytest.mark.parametrize("flags", [(), ("--no-ter",)])
+def test_analysing(flags: tuple[str, ...]) -> None:
+    sides = ("demo/tatoeba.test.en", "--source", "demo/tatoeba.test.de")
+    result = last_line("benchmarks/analyse.py", *sides, "--lines", 20, "--systems", 2, *flags)
+    assert (result["lines"], result["systems"], result["ter"]) == (20, 2, not flags)
+    assert len(set(result["bleu"])) == 2
+    assert all(10 < bleu < 95 for bleu in result["bleu"])
+    assert result["cpu"] > 0
+    assert 100 < result["largest_mb"] < 800
+    assert result["together_mb"] > 0.5 * result["largest_mb"]
 
 
 def test_threads() -> None:
