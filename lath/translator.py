@@ -35,6 +35,7 @@ from lath.devices import (
     suitable_batch,
 )
 from lath.document.html import translate_html
+from lath.document.inline import one_sentence
 from lath.document.layout import Span
 from lath.document.segment import split_long
 from lath.document.sentences import lay_out, put_together, translate_sentences, without_invented
@@ -261,7 +262,9 @@ class Translator:
             raise UserError(f"unknown format {shown(format)}; use {one_of(FORMATS)}")
         if format == "html":
             one = functools.partial(
-                translate_html, translate=lambda texts: self.translate(texts, split=split, **options)
+                translate_html,
+                translate=lambda texts: self.translate(texts, split=split, **options),
+                lay_out=self.lay_out if split else one_sentence,
             )
             return one(text) if isinstance(text, str) else list(map(one, _checked(text)))
         if isinstance(text, str):

@@ -82,6 +82,14 @@ def test_paragraphs() -> None:
     assert result["joined"] == result["one_by_one"] > 0
 
 
+def test_inline_tags() -> None:
+    result = last_line("benchmarks/inline.py", "de-en", "demo/tatoeba.test.de", "--sentences", 8)
+    assert (result["sentences"], result["lost"]) == (8, 0)
+    assert result["same"] >= 6
+    assert result["bleu"] > 90
+    assert result["ratio"] > 0
+
+
 @pytest.mark.parametrize("flags", [(), ("--no-ter",)])
 def test_analysing(flags: tuple[str, ...]) -> None:
     sides = ("demo/tatoeba.test.en", "--source", "demo/tatoeba.test.de")
