@@ -229,6 +229,10 @@ class Translator:
             return self
         return self.with_decoder(choose_decoder(self.model, engine, shortlist, self.verifier))
 
+    def with_threads(self, threads: int | None) -> Translator:
+        """The same model and decoder on so many threads of the CPU; None takes those that are idle."""
+        return Translator(self._loaded, self.decoder, self.precision, threads, self.verifier)
+
     @overload
     def translate(  # type: ignore[overload-overlap]
         self, text: str, *, split: bool = True, format: str = FORMATS[0], **options: Unpack[DecodeOptions]

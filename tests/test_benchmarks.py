@@ -115,6 +115,17 @@ def test_serve(toy_run: Runs, toy_folder: Path) -> None:
     assert all(row["speed"] > 0 and row["wrong"] == row["refused"] == 0 for row in result["rows"])
 
 
+def test_serve_mixed_and_refused(toy_run: Runs, toy_folder: Path) -> None:
+    pytest.importorskip("fastapi", reason="the extra serve is not installed")
+    given = ("benchmarks/serve.py", toy_run("LAT") / "model", toy_folder / "valid.src")
+    result = last_line(*given, "--mixed", 60, "--clients", 8, "--requests", 20)
+    assert (result["requests"], result["lost"], result["wrong"]) == (60, 0, 0)
+    assert 50 < result["before_mb"] < 2000
+    refused = last_line(*given, "--refusals")["refusals"]
+    assert len(refused) == 6
+    assert all(0 < row["ms"] <= row["most_ms"] for row in refused)
+
+
 def test_verifying(toy_folder: Path, toy_run: Runs) -> None:
     told = last_line("benchmarks/verify.py", toy_run("LAT") / "model", toy_run("AT") / "model",
                      toy_folder / "valid.src", toy_folder / "valid.tgt", "--lines", 20, "--drafts", 1, 2,
