@@ -13,6 +13,7 @@ from toy import toy_recipe
 from lath.config import Recipe
 from lath.decoding.decoder import PlainDecoder
 from lath.model.directory import LoadedModel, load_model
+from lath.model.pair import make_pair
 from lath.preparation import prepare
 from lath.text.vocab import Vocab
 from lath.trainer import train
@@ -70,6 +71,15 @@ def toy_run(toy_folder: Path) -> Runs:
         return directory
 
     return run
+
+
+@pytest.fixture(scope="session")
+def toy_pair(toy_run: Runs, toy_folder: Path) -> Path:
+    """A small student and its verifier in one directory."""
+    out = toy_folder / "pair"
+    if not out.exists():
+        make_pair(toy_run("LAT") / "model", toy_run("AT") / "model", out, {})
+    return out
 
 
 @pytest.fixture(scope="session")

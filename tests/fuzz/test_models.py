@@ -35,6 +35,7 @@ from lath.errors import UserError
 from lath.model.compress import compress
 from lath.model.directory import CONFIG, SHORTLIST, WEIGHTS, ModelInfo, load_model, save_model
 from lath.model.network import build_model
+from lath.model.pair import VERIFIER, make_pair
 from lath.model.storage import CODED, FULL, SCALE, SMALLER
 from lath.preparation import prepare
 from lath.text.vocab import load_vocabs
@@ -71,6 +72,7 @@ def models(toy_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         add_shortlist(toy_folder / "data", folder / name, near=5, frequent=20)
     for storage in SMALLER:
         compress(folder / FULL, folder / storage, storage)
+    make_pair(folder / FULL, folder / "AT", folder / "pair", {})
     return folder
 
 
@@ -78,6 +80,8 @@ def translated(directory: Path, shortlist: bool = False) -> Written:
     """What a model directory translates with the usual settings, whatever its own are."""
     options = DecodeOptions(**dataclasses.asdict(DecodeSettings(iterations=2, beam=2, shortlist=shortlist)))
     translator = load(directory, "cpu", **({} if (directory / "lath").is_dir() else {"precision": "fp32"}))
+    if translator.verifier is not None:
+        options["verify"] = "exact"
     return [(hypothesis.text, hypothesis.score) for hypothesis in translator.hypotheses(LINES, **options)]
 
 
@@ -130,9 +134,10 @@ def wrong(model: Path, cases: Sequence[Case], copy: Path, digests: bool, shortli
 
 def put_back(copy: Path, files: dict[Path, bytes]) -> None:
     """Undo a change; much faster than another copy."""
-    for path in [path for path in copy.rglob("*") if path not in files and path.name != "lath"]:
+    for path in [path for path in copy.rglob("*") if path not in files and path.name not in ("lath", VERIFIER)]:
         path.unlink()
     for path, raw in files.items():
+        path.parent.mkdir(exist_ok=True)
         if path.is_symlink() or not path.is_file():
             if path.is_dir() and not path.is_symlink():
                 path.rmdir()
@@ -142,7 +147,7 @@ def put_back(copy: Path, files: dict[Path, bytes]) -> None:
 
 
 def without_digests(directory: Path) -> None:
-    for path in (directory / CONFIG, directory / "lath" / CONFIG):
+    for path in (directory / CONFIG, directory / "lath" / CONFIG, directory / VERIFIER / CONFIG):
         if path.is_file():
             tree = json.loads(path.read_text(encoding="utf-8"))
             tree.pop("sha256", None)
@@ -498,6 +503,21 @@ def foreign(models: Path, toy_folder: Path, tmp_path_factory: pytest.TempPathFac
     recipe = toy_recipe(folder, "LAT", ambiguous_pairs)
     vocab = dataclasses.replace(recipe.vocab, size=load_vocabs(toy_folder / "data")[0].size)
     return prepare(dataclasses.replace(recipe, vocab=vocab), folder / "data").directory / VOCAB
+
+
+@pytest.mark.parametrize("digests", [True, False], ids=["digests", "none"])
+def test_pairs(models: Path, tmp_path: Path, digests: bool) -> None:
+    """A pair whose verifier is damaged, missing, or of another model."""
+    names = (CONFIG, f"{VERIFIER}/{CONFIG}", f"{VERIFIER}/{WEIGHTS}", f"{VERIFIER}/{VOCAB}")
+    cases = [case for name in names for case in (*damage(name, 4), *other_kinds_of_file(name))]
+    cases += [
+        (f"{name} as {VERIFIER}", lambda d, _, name=name: shutil.copyfile(d / name, d / VERIFIER / name))
+        for name in (CONFIG, WEIGHTS)
+    ]
+    cases.append(("no verifier", lambda directory, _: shutil.rmtree(directory / VERIFIER)))
+    if not digests:
+        cases.pop()  # without digests nothing says that there was one
+    assert wrong(models / "pair", cases, tmp_path / "copy", digests) == []
 
 
 def test_exported_models(models: Path, tmp_path: Path) -> None:
