@@ -476,8 +476,10 @@ def _add_verifier(parser: argparse.ArgumentParser) -> None:
 def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify",
+        metavar="MODE",
         choices=("rerank", "relaxed", "exact"),
-        help="how: it chooses a length, accepts what is likely, or accepts what it would write (default: relaxed)",
+        help="how it checks: rerank chooses a length, relaxed accepts what is likely, exact what it would write itself "
+        "(default: the model's, or relaxed)",
     )
 
 

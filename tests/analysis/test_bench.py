@@ -339,8 +339,8 @@ def test_a_pair_is_measured(toy_pair: Path, toy_folder: Path, source: Path, tmp_
                          image)  # fmt: skip
     assert (code, err) == (0, "")
     rows = {row["name"]: row for row in json.loads(out.splitlines()[-1])["rows"]}
-    assert rows["pair/exact"]["bleu"] == rows["verifier/greedy"]["bleu"]
-    assert rows["pair/rerank"]["checks"] == 1 <= rows["pair/exact"]["checks"]
+    assert rows["pair/exact"]["bleu"] == rows["verifier/greedy"]["bleu"] != rows["pair/it:4"]["bleu"]
+    assert rows["pair/rerank"]["checks"] == 1 < rows["pair/exact"]["checks"]
     assert rows["pair/it:4"]["checks"] is rows["verifier/greedy"]["checks"] is None
     assert "best batch | checks | BLEU |" in out.splitlines()[0]
     assert refused(capsys, toy_pair, source, *QUICK, "--set", "decode.verify=exact").startswith(

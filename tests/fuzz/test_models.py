@@ -26,15 +26,14 @@ import pytest
 import torch
 from conftest import CPU
 from safetensors.torch import load_file, save_file
-from toy import ambiguous_pairs, toy_recipe
+from toy import ambiguous_pairs, toy_recipe, write_talkative
 
-from lath.config import DecodeOptions, DecodeSettings, NetworkSettings
+from lath.config import DecodeOptions, DecodeSettings
 from lath.engine.export import export
 from lath.engine.shortlist import add_shortlist
 from lath.errors import UserError
 from lath.model.compress import compress
-from lath.model.directory import CONFIG, SHORTLIST, WEIGHTS, ModelInfo, load_model, save_model
-from lath.model.network import build_model
+from lath.model.directory import CONFIG, SHORTLIST, WEIGHTS, load_model
 from lath.model.pair import VERIFIER, make_pair
 from lath.model.storage import CODED, FULL, SCALE, SMALLER
 from lath.preparation import prepare
@@ -62,13 +61,7 @@ def models(toy_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     vocab = load_vocabs(toy_folder / "data")[0]
     for kind, name in (("LAT", FULL), ("AT", "AT")):
-        network = NetworkSettings(kind, 64, 4, 128, 1, 2, 3, 64, 0.0)
-        model = build_model(network, vocab.size, vocab.size, True, torch.Generator().manual_seed(7))
-        for parameter_name, parameter in model.named_parameters():
-            if parameter.dim() > 1:
-                parameter.data *= 50 if "tables" in parameter_name or "positions" in parameter_name else 3
-        info = ModelInfo(network, DecodeSettings(), "xx", "yy", vocab.size, vocab.size, True, 30, 20)
-        save_model(folder / name, model.state_dict(), info, (vocab, vocab))
+        write_talkative(folder / name, kind, vocab)
         add_shortlist(toy_folder / "data", folder / name, near=5, frequent=20)
     for storage in SMALLER:
         compress(folder / FULL, folder / storage, storage)
