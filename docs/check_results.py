@@ -1,28 +1,34 @@
 """Check the numbers of docs/results.md.
 
-    python docs/check_results.py                              against scores, logs and analyses stored in docs/runs
-    python docs/check_results.py RUN TEST REFERENCE FOLDER    stored scores against translations
+    python docs/check_results.py                   the page, and every stored run
+    python docs/check_results.py RUN...            some runs: docs/runs/TASK, or runs/TASK/evidence before it is copied
+    python docs/check_results.py --write RUN...    computes the scores of all stored translations again and stores them
 
-The first form computes every number outside the generated tables (docs/generate.py) from stored files, and refuses a
-decimal that `statements` does not explain. The second scores the files of FOLDER as `lath analyse` does; they are named
-as docs/runs/RUN/scores.json names the systems of TEST (`teacher.beam5`, `lat.it4`). Translations are not stored here.
+A run is checked from its translations: `lath.analysis.scores.measure`, which is what `lath analyse` uses, must give the
+stored scores and intervals to the last digit. Where a run stores none, or the reference is not here, that is printed.
+Every number outside the generated tables (docs/generate.py) is computed from stored files, and a decimal that
+`statements` does not explain is refused.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import statistics
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from lath.analysis.scores import measure
-from lath.files import read_lines
+from lath.analysis.scores import Measured, evaluate, measure
+from lath.analysis.settings import EvaluateSettings
+from lath.files import read_lines, whole_file
 
-RUNS = Path(__file__).parent / "runs"
-PAGE = RUNS.parent / "results.md"
+ROOT = Path(__file__).parents[1]
+RUNS = ROOT / "docs" / "runs"
+PAGE = ROOT / "docs" / "results.md"
 GENERATED = re.compile(r"<!-- scores: .*?<!-- end -->", re.DOTALL)
 SETTINGS = re.compile(
     r"label smoothing 0\.1|dropout 0\.[123]|`[^`]*`|The aim for \"close\" was 1\.5 BLEU on Europarl and 1\.0 elsewhere"
@@ -39,7 +45,7 @@ LENGTHS = {
 
 def scores(run: str, test: str = "") -> dict[str, Any]:
     """The stored scores of a run's test, by system."""
-    tests = json.loads((RUNS / run / "scores.json").read_text(encoding="utf-8"))
+    tests = load_scores(RUNS / run)
     [found] = [some for name, some in tests.items() if name.startswith(test)]
     return dict(found["scores"])
 
@@ -137,11 +143,44 @@ def mistakes(page: str) -> list[str]:
     return wrong + [f"nothing explains: {number}" for number in DECIMAL.findall(re.sub(r"\]\([^)]*\)", "", text))]
 
 
-def differences(
-    stored: dict[str, Any], reference: list[str], texts: dict[str, list[str]], tokenised: bool
-) -> list[str]:
-    """Where the scores of some translations differ from the stored ones of a test, by more than its last digit."""
-    found = dict(zip(texts, measure(list(texts.values()), reference, tokenised, samples=1000), strict=True))
+def load_scores(run: Path) -> dict[str, Any]:
+    """What a run's scores.json holds, by test."""
+    found: dict[str, Any] = json.loads((run / "scores.json").read_text(encoding="utf-8"))
+    return found
+
+
+def translations(run: Path, test: str) -> dict[str, Path]:
+    """The stored translations of a test, by system."""
+    return {path.name.removesuffix(".txt.xz"): path for path in sorted((run / "translations" / test).glob("*.txt.xz"))}
+
+
+class Texts(NamedTuple):
+    """The stored translations of a test that can be scored here."""
+
+    systems: dict[str, list[str]]
+    reference: list[str]
+    tokenised: bool
+
+    def measured(self) -> dict[str, Measured]:
+        """The scores by system, with the samples of the paired test."""
+        samples = EvaluateSettings.samples if len(self.systems) > 1 else 0
+        found = measure(list(self.systems.values()), self.reference, self.tokenised, samples=samples)
+        return dict(zip(self.systems, found, strict=True))
+
+
+def read_texts(run: Path, test: str, stored: dict[str, Any], only: str = "") -> Texts | None:
+    """The translations of all systems or of one; None where there are none, or where their reference is not here."""
+    paths = {name: path for name, path in translations(run, test).items() if only in ("", name)}
+    reference = ROOT / stored.get("reference", "")
+    if not paths or not reference.is_file():
+        return None
+    tokenised = any("tokenised" in scores["bleu"]["metric"] for scores in stored["scores"].values())
+    lines = {name: list(read_lines(path, keep_mark=True)) for name, path in paths.items()}
+    return Texts(lines, list(read_lines(reference, keep_mark=True)), tokenised)
+
+
+def differences(stored: dict[str, Any], found: dict[str, Measured]) -> list[str]:
+    """Where scores differ from the stored ones of a test, by more than their last digit."""
     wrong = []
 
     def compare(what: str, before: float, now: float) -> None:
@@ -149,34 +188,76 @@ def differences(
         if abs(before - now) > 0.5 * 10 ** -min(digits, 9):
             wrong.append(f"{what}: stored {before}, computed {now}")
 
-    for name, measured in found.items():
-        before, now = stored["scores"][name], measured.scores
+    for name in set(found) - set(stored["scores"]):
+        wrong.append(f"{name}: its translations are stored, but no scores; run this with --write")
+    for name in set(found) & set(stored["scores"]):
+        before, now = stored["scores"][name], found[name].scores
         compare(f"{name} BLEU", before["bleu"]["value"], now.bleu.value)
         compare(f"{name} chrF2", before["chrf"]["value"], now.chrf.value)
         compare(f"{name} length", before["length_ratio"], now.length_ratio)
     for pair, claim in stored["claims"].items():
         one, other = pair.split(" against ")
-        if {one, other} <= set(found):
+        if not claim:
+            wrong.append(f"{pair}: no interval is stored; run this with --write")
+        elif {one, other} <= set(found):
             for bound, now in zip(("low", "high"), found[one].gain_over(found[other]), strict=True):
                 compare(f"{pair} {bound}", claim["bleu"][bound], now)
+    return sorted(wrong)
+
+
+def check(run: Path) -> list[str]:
+    """Print what a run is checked from; returns what differs."""
+    wrong = []
+    for test, stored in load_scores(run).items():
+        label = f"{run.name if run.parent == RUNS else run}, {test}"
+        texts = read_texts(run, test, stored)
+        found = {} if texts is None else texts.measured()
+        rest = len(set(stored["scores"]) - set(found))
+        absent = translations(run, test) and texts is None
+        why = f"{stored.get('reference')} is not here" if absent else "no translations stored"
+        parts = [f"{len(found)} systems from translations"] * bool(found)
+        parts += [f"{rest} from stored scores alone ({why})"] * bool(rest)
+        print(f"{label}: {', '.join(parts)}")
+        wrong += [f"{label}: {line}" for line in differences(stored, found)]
     return wrong
 
 
-def main(arguments: list[str]) -> int:
+def write(run: Path) -> None:
+    """Store the scores of all stored translations and, of the pairs in `claims`, the intervals."""
+    document = load_scores(run)
+    for test, stored in document.items():
+        if (texts := read_texts(run, test, stored)) is None:
+            continue
+        for name, lines in texts.systems.items():
+            stored["scores"][name] = asdict(evaluate(lines, texts.reference, texts.tokenised))
+        found = texts.measured()
+        for pair in stored["claims"]:
+            one, other = pair.split(" against ")
+            if {one, other} <= set(found):
+                low, high = found[one].gain_over(found[other])
+                signature = next(iter(found.values())).scores.bleu.signature
+                stored["claims"][pair] = {"bleu": {"low": low, "high": high, "signature": signature}}
+    with whole_file(run / "scores.json") as partial:
+        partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> int:
     """Print what differs; the exit code is 1 if something does."""
-    if not arguments:
-        wrong = mistakes(PAGE.read_text(encoding="utf-8"))
-    else:
-        run, test, reference, folder = arguments
-        stored = json.loads((RUNS / run / "scores.json").read_text(encoding="utf-8"))[test]
-        paths = {path.stem if path.suffix == ".txt" else path.name: path for path in sorted(Path(folder).iterdir())}
-        texts = {name: list(read_lines(path)) for name, path in paths.items() if name in stored["scores"]}
-        tokenised = "tokenised" in next(iter(stored["scores"].values()))["bleu"]["metric"]
-        wrong = differences(stored, list(read_lines(Path(reference))), texts, tokenised)
-        print(f"{len(texts)} systems scored again: {', '.join(texts)}")
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("runs", type=Path, nargs="*", help="folders with scores.json (default: the page and all of it)")
+    parser.add_argument("--write", action="store_true", help="store the scores of the stored translations")
+    given = parser.parse_args(arguments)
+    wrong = [] if given.runs else mistakes(PAGE.read_text(encoding="utf-8"))
+    if not given.runs:
+        print("BLEU by length, repeats and rare names: from the stored analysis of europarl-de-en alone")
+    for run in given.runs or sorted(path.parent for path in RUNS.glob("*/scores.json")):
+        if given.write:
+            write(run)
+        wrong += check(run)
     print("\n".join(wrong) if wrong else "no difference")
     return bool(wrong)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

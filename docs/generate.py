@@ -5,7 +5,8 @@
 - docs/cli.md, all of it, from the command line's own help;
 - the tables of settings in docs/formats.md, from the dataclasses: `<!-- settings: SECTION -->` up to `<!-- end -->`;
 - the tables of scores in docs/results.md and in the card of the bundled model, from docs/runs/NAME/scores.json:
-  `<!-- scores: NAME -->` up to `<!-- end -->`.
+  `<!-- scores: NAME -->` up to `<!-- end -->`;
+- style and script of docs/report.html; its data is that of the analysis that docs/analysis.md names.
 
 tests/test_docs.py fails when a page is out of date.
 """
@@ -21,6 +22,7 @@ import typing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lath.analysis.report import build_page
 from lath.analysis.reproduce import System, Task
 from lath.cli import reference
 from lath.config import Recipe
@@ -29,6 +31,7 @@ FOLDER = Path(__file__).parent
 SECTIONS: dict[str, type[Any]] = {**typing.get_type_hints(Recipe), "task": Task, "system": System}
 TABLE = re.compile(r"(<!-- settings: (\S+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 SCORES = re.compile(r"(<!-- scores: (\S+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
+REPORT = re.compile(r"<title>(.*?)</title>.*<script[^>]* id=\"data\">(.*?)</script>", re.DOTALL)
 SCORE_PAGES = (FOLDER / "results.md", FOLDER.parent / "models" / "de-en" / "README.md")
 
 TESTS = {"iwslt14": "IWSLT'14", "tatoeba": "Tatoeba", "wmt_newstest": "newstest2014", "europarl": "Europarl"}
@@ -83,10 +86,12 @@ CLAIMS = (
 
 def pages() -> dict[Path, str]:
     """Each generated page and what it should say."""
-    formats = FOLDER / "formats.md"
-    text = formats.read_text(encoding="utf-8")
+    formats, example = FOLDER / "formats.md", FOLDER / "report.html"
+    text, report = formats.read_text(encoding="utf-8"), REPORT.search(example.read_text(encoding="utf-8"))
+    assert report is not None
     return {
         FOLDER / "cli.md": reference(),
+        example: build_page(report[1], report[2]),
         formats: TABLE.sub(lambda found: found[1] + settings_table(SECTIONS[found[2]]), text),
         **{page: with_scores(page.read_text(encoding="utf-8")) for page in SCORE_PAGES},
     }
@@ -140,12 +145,18 @@ def scores(run: str) -> str:
         "|---|" + "--:|--:|--:|" * len(tests),
     ]
     found = [test["scores"] for test in tests.values()]
+    texts = FOLDER / "runs" / run / "translations"
+    marked = False
     for system in ROWS.get(run, COMPARED):
         if all(system in test for test in found):
-            rows.append(" | ".join([f"| {SYSTEMS[system]}", *(score_cells(test[system]) for test in found)]) + " |")
+            lost = texts.is_dir() and not all((texts / test / f"{system}.txt.xz").is_file() for test in tests)
+            marked |= lost
+            cells = [f"| {SYSTEMS[system]}{' *' * lost}", *(score_cells(test[system]) for test in found)]
+            rows.append(" | ".join(cells) + " |")
     metrics = [found[0]["teacher.beam5"][metric] for metric in ("bleu", "chrf")]
     signatures = ", ".join(f"`{metric['metric']}|{metric['signature']}`" for metric in metrics)
-    return "\n".join([*rows, "", signatures]) + "\n"
+    note = ["", "\\* Stored scores; the translations were not kept."] * marked
+    return "\n".join([*rows, "", signatures, *note]) + "\n"
 
 
 def score_cells(score: dict[str, Any]) -> str:

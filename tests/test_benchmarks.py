@@ -82,6 +82,18 @@ def test_paragraphs() -> None:
     assert result["joined"] == result["one_by_one"] > 0
 
 
+@pytest.mark.parametrize("flags", [(), ("--no-ter",)])
+def test_analysing(flags: tuple[str, ...]) -> None:
+    sides = ("demo/tatoeba.test.en", "--source", "demo/tatoeba.test.de")
+    result = last_line("benchmarks/analyse.py", *sides, "--lines", 20, "--systems", 2, *flags)
+    assert (result["lines"], result["systems"], result["ter"]) == (20, 2, not flags)
+    assert len(set(result["bleu"])) == 2
+    assert all(10 < bleu < 95 for bleu in result["bleu"])
+    assert result["cpu"] > 0
+    assert 100 < result["largest_mb"] < 800
+    assert result["together_mb"] > 0.5 * result["largest_mb"]
+
+
 def test_threads() -> None:
     result = last_line("benchmarks/threads.py", "de-en", "demo/tatoeba.test.de", "--sentences", 1, "--turns", 1)
     assert all(result[load] > 0 for load in ("quiet", "busy"))

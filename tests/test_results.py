@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import re
 import runpy
 from dataclasses import asdict
@@ -11,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from lath.analysis.scores import measure
+from lath.analysis.scores import evaluate, measure
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 RIGHT = ["the old dog barks", "a cat sees the dog", "it is late now", "so the dog goes home"] * 3
 TEXTS = {"lat.it1": [line.replace("the", "a") for line in RIGHT], "cmlm.it1": [line[4:] for line in RIGHT]}
+
+PAIR = "lat.it1 against cmlm.it1"
 
 
 @pytest.fixture(scope="module")
@@ -39,33 +42,69 @@ def test_a_number_that_changes_is_noticed(number: str, check: dict[str, Any]) ->
     assert "nothing explains: 98.76" in wrong
 
 
+def store(run: Path, claims: dict[str, Any], metric: str = "BLEU") -> dict[str, Any]:
+    """A run with translations and no scores; what its scores.json holds."""
+    for name, lines in TEXTS.items():
+        path = run / "translations" / "t" / f"{name}.txt.xz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(lzma.compress("".join(line + "\n" for line in lines).encode()))
+    (run / "right").write_text("".join(line + "\n" for line in RIGHT), encoding="utf-8")
+    lost = {"bleu": {"metric": metric, "value": 1.0}}
+    return {"t": {"reference": str(run / "right"), "scores": {"lost.it4": lost}, "claims": claims}}
+
+
+def save(run: Path, document: dict[str, Any]) -> None:
+    (run / "scores.json").write_text(json.dumps(document), encoding="utf-8")
+
+
 @pytest.mark.parametrize("tokenised", [False, True])
-def test_stored_scores_are_compared_with_translations(
-    tokenised: bool,
-    check: dict[str, Any],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+def test_stored_scores_are_made_from_translations_and_compared_with_them(
+    tokenised: bool, check: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    save(tmp_path, store(tmp_path, {PAIR: {}}, "tokenised BLEU" if tokenised else "BLEU"))
+    assert check["main"]([str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "t: lat.it1: its translations are stored, but no scores" in out
+    assert f"t: {PAIR}: no interval is stored" in out
+    assert check["main"](["--write", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "2 systems from translations, 1 from stored scores alone" in out
+    assert out.endswith("no difference\n")
+
+    stored = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))
     found = dict(zip(TEXTS, measure(list(TEXTS.values()), RIGHT, tokenised, samples=1000), strict=True))
     low, high = found["lat.it1"].gain_over(found["cmlm.it1"])
-    stored = {
-        "scores": {name: asdict(measured.scores) for name, measured in found.items()},
-        "claims": {"lat.it1 against cmlm.it1": {"bleu": {"low": low, "high": high}}},
-    }
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    for name, lines in TEXTS.items():
-        (folder / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    (tmp_path / "right").write_text("".join(line + "\n" for line in RIGHT), encoding="utf-8")
-    (tmp_path / "runs" / "r").mkdir(parents=True)
-    monkeypatch.setitem(check["main"].__globals__, "RUNS", tmp_path / "runs")
-    arguments = ["r", "t", str(tmp_path / "right"), str(folder)]
-    for change in (0.0, 0.001):
-        stored["claims"]["lat.it1 against cmlm.it1"]["bleu"]["high"] = high + change
-        (tmp_path / "runs" / "r" / "scores.json").write_text(json.dumps({"t": stored}), encoding="utf-8")
-        assert check["main"](arguments) == bool(change)
-        printed = capsys.readouterr().out
-        assert "2 systems scored again: cmlm.it1, lat.it1" in printed
-        assert ("no difference" in printed) == (not change)
-        assert ("lat.it1 against cmlm.it1 high" in printed) == bool(change)
+    bleu = stored["t"]["claims"][PAIR]["bleu"]
+    assert (bleu["low"], bleu["high"]) == (low, high)
+    assert stored["t"]["scores"]["lat.it1"] == asdict(evaluate(TEXTS["lat.it1"], RIGHT, tokenised))
+    bleu["high"] = high + 0.001
+    stored["t"]["scores"]["cmlm.it1"]["length_ratio"] += 0.001
+    save(tmp_path, stored)
+    assert check["main"]([str(tmp_path)]) == 1
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert [line.split("t: ")[1].split(": stored")[0] for line in lines] == ["cmlm.it1 length", f"{PAIR} high"]
+
+
+def test_translations_without_their_reference_are_reported(
+    check: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(tmp_path, store(tmp_path, {}))
+    (tmp_path / "right").unlink()
+    assert check["main"]([str(tmp_path)]) == 0
+    assert f"1 from stored scores alone ({tmp_path / 'right'} is not here)" in capsys.readouterr().out
+
+
+STORED = sorted({path.parent for path in ROOT.glob("docs/runs/*/translations/*/*.txt.xz")})
+
+
+@pytest.mark.parametrize("folder", STORED, ids=lambda path: f"{path.parents[1].name}-{path.name}")
+def test_stored_translations_give_the_stored_scores(folder: Path, check: dict[str, Any]) -> None:
+    """Of LAT-4; `python docs/check_results.py` does it for all systems, which takes minutes."""
+    run, test = folder.parents[1], folder.name
+    stored = check["load_scores"](run)[test]
+    if not (ROOT / stored["reference"]).is_file():
+        pytest.skip(f"{stored['reference']} is not part of the repository")
+    texts = check["read_texts"](run, test, stored, "lat.it4")
+    assert list(texts.systems) == ["lat.it4"]
+    assert check["differences"](stored, texts.measured()) == []
+    assert set(check["translations"](run, test)) <= set(stored["scores"])

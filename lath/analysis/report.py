@@ -37,17 +37,22 @@ FIRST_PERCENT = 35
 
 def build_report(analysis: Analysis, largest: int = LARGEST) -> str:
     """The page, of at most `largest` bytes if leaving pictures out can achieve it."""
-    folder = resources.files("lath.analysis") / "report"
-    page, style, script = ((folder / name).read_text("utf-8") for name in ("index.html", "style.css", "app.js"))
     title = f"Analysis of {Path(analysis.reference_path).name}"
     data = json.dumps(_data(analysis, largest), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return build_page(html.escape(title), data.replace("<", "\\u003c"))  # else </script> in a text would end the data
+
+
+def build_page(title: str, data: str) -> str:
+    """Title and data with page, style and script around them, all as it stands in HTML."""
+    folder = resources.files("lath.analysis") / "report"
+    page, style, script = ((folder / name).read_text("utf-8") for name in ("index.html", "style.css", "app.js"))
     parts = {
-        "title": html.escape(title),
+        "title": title,
         "style": style,
         "style_hash": _digest(style),
         "script": script,
         "script_hash": _digest(script),
-        "data": data.replace("<", "\\u003c"),  # otherwise </script> in a text would end the data
+        "data": data,
     }
     return re.sub(r"@(\w+)@", lambda name: parts[name[1]], page)  # one pass: what is put in is not searched
 

@@ -9,8 +9,8 @@ the files it needs and the one it makes. Steps whose result exists are left out,
     RUN/distilled             prepared text with these as targets    lath prepare
     RUN/lat, RUN/cmlm, ...    the other systems                      lath train
     RUN/TEST/                 translations, tables and plots         lath analyse
-    RUN/scores.json           scores with signatures; claims with their tests
     RUN/report.md             the paper's figures beside ours
+    RUN/evidence/             what docs/runs/TASK is a copy of: scores.json, training logs, translations (.xz)
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ import functools
 import importlib.util
 import itertools
 import json
+import lzma
 import re
 import shlex
+import shutil
 import statistics
 import subprocess
 import sys
@@ -42,6 +44,7 @@ from lath.config import AUTO, NetworkSettings, Recipe, load_recipe, settings_fro
 from lath.errors import UserError, did_you_mean
 from lath.files import count_lines, locked, misaligned, read_lines, whole_file
 from lath.model.flops import update_flops
+from lath.training.log import LOG
 
 TRAINING_FLOPS = {"H200": 0.2 * 989e12, "2 CPU cores": 5.1e10}
 """Measured: 18 to 24 % of the peak on base networks (docs/benchmarks.md); recipes/demo.toml in four minutes."""
@@ -421,9 +424,7 @@ def _start(step: Step) -> subprocess.Popen[bytes]:
 
 def write_report(of: Comparison) -> None:
     """Score every translation, test the claims, and put the paper's figures beside ours."""
-    document = {of.folder(test).name: scores_of(of, test) for test in of.tests}
-    with whole_file(of.run / "scores.json") as partial:
-        partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    document = write_evidence(of)
     found = [json.loads((of.folder(test) / "analysis.json").read_text(encoding="utf-8")) for test in of.tests]
     tables = [beside(of, [figures(analysis) for analysis in found]), claims_table(document)]
     tables += [
@@ -438,11 +439,33 @@ def write_report(of: Comparison) -> None:
         partial.write_text("\n\n".join(filter(None, blocks)) + "\n", encoding="utf-8")
 
 
-def scores_of(of: Comparison, test: tuple[Path, Path]) -> dict[str, Any]:
+def write_evidence(of: Comparison) -> dict[str, Any]:
+    """Write all that the published figures can be made from again; returns what scores.json holds, by test."""
+    evidence, document = of.run / "evidence", {}
+    for test in of.tests:
+        name, texts = of.folder(test).name, translations(of, test)
+        for system, lines in texts.items():
+            with whole_file(evidence / "translations" / name / f"{system}.txt.xz") as partial:
+                partial.write_bytes(lzma.compress("".join(f"{line}\n" for line in lines).encode(), preset=9))
+        document[name] = {"source": str(test[0]), "reference": str(test[1]), **scores_of(of, test, texts)}
+    for system in of.systems:
+        if (log := of.run / system / LOG).exists():  # a model that was put there by hand has none
+            with whole_file(evidence / f"{system}.jsonl") as partial:
+                shutil.copyfile(log, partial)
+    with whole_file(evidence / "scores.json") as partial:
+        partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return document
+
+
+def translations(of: Comparison, test: tuple[Path, Path]) -> dict[str, list[str]]:
+    """The translations of one test by system."""
+    folder, names = of.folder(test) / "translations", [key for name in of.systems for key in of.decoded(name)]
+    return {name: list(read_lines(folder / f"{name}.txt", keep_mark=True)) for name in names}
+
+
+def scores_of(of: Comparison, test: tuple[Path, Path], texts: dict[str, list[str]]) -> dict[str, Any]:
     """The scores of one test's translations by system, and the tested claims."""
     references, tokenised = list(read_lines(test[1], keep_mark=True)), of.task.tokenised
-    names = [key for name in of.systems for key in of.decoded(name)]
-    texts = {name: list(read_lines(of.folder(test) / "translations" / f"{name}.txt", keep_mark=True)) for name in names}
     claims = {}
     for one, other in CLAIMS:
         if one in texts and other in texts:

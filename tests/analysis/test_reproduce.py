@@ -10,12 +10,14 @@ import subprocess
 import sys
 import time
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from scripts import ROOT
 from toy import plain_pairs, write_pairs
 
+from lath.analysis.analyse import analyse
 from lath.analysis.reproduce import (
     Comparison,
     Step,
@@ -28,9 +30,11 @@ from lath.analysis.reproduce import (
     run_steps,
     show_plan,
 )
+from lath.analysis.scores import evaluate
 from lath.analysis.settings import ReproduceSettings
 from lath.config import load_recipe
 from lath.errors import UserError
+from lath.files import read_lines
 
 TASKS = tomllib.loads((ROOT / "recipes" / "tasks.toml").read_text(encoding="utf-8"))
 TRIALS = re.compile("fp32|unpacked|weight-1|band10|-first|-input|-repeats|lengths[12]$|shorter")
@@ -269,8 +273,18 @@ def test_a_task_is_killed_and_continues_to_the_report(folder: Path) -> None:
     report = (run / "report.md").read_text(encoding="utf-8")
     [row] = [line for line in report.splitlines() if line.startswith("| Table 1: bleu | lat.it4 | 27.35 |")]
     assert f"## {folder.name}-test.src: Quality and latency" in report
-    scores = json.loads((run / "scores.json").read_text(encoding="utf-8"))
-    test = scores[f"{folder.name}-test.src"]
+    test_name, evidence = f"{folder.name}-test.src", run / "evidence"
+    test = json.loads((evidence / "scores.json").read_text(encoding="utf-8"))[test_name]
+    assert (test["source"], test["reference"]) == ("test.src", "test.tgt")
+    assert {path.name for path in evidence.glob("*.jsonl")} == {
+        f"{name}.jsonl" for name in ("teacher", "lat", "lat-seed2")
+    }
+    packed = evidence / "translations" / test_name / "lat.it4.txt.xz"
+    stored = list(read_lines(packed))
+    assert stored == list(read_lines(run / test_name / "translations" / "lat.it4.txt"))
+    assert asdict(evaluate(stored, list(read_lines(folder / "test.tgt")))) == test["scores"]["lat.it4"]
+    [analysed] = analyse(folder / "test.tgt", [f"lat={packed}"], folder / "out").systems
+    assert asdict(analysed.scores.bleu) == test["scores"]["lat.it4"]["bleu"]
     values = [test["scores"][name]["bleu"]["value"] for name in ("lat.it4", "lat-seed2.it4")]
     assert f"| {sum(values) / 2:.2f} | {sum(values) / 2 - 27.35:.2f} | {values[0]:.2f} {values[1]:.2f} |" in row
     assert list(test["claims"]) == ["lat.it4 against teacher.beam5"]
