@@ -40,6 +40,7 @@ from lath.engine.shortlist import Shortlist, save_shortlist
 from lath.errors import UserError
 from lath.files import read_lines
 from lath.model.directory import read_info, write_info
+from lath.model.pair import make_pair
 from lath.translator import Translator, load
 
 pytestmark = pytest.mark.usefixtures("few_batches")
@@ -332,20 +333,19 @@ def test_from_models_to_a_table_and_a_line_of_json(
     assert image.read_bytes().startswith(b"<?xml")
 
 
-def test_a_pair_is_measured(toy_pair: Path, toy_folder: Path, source: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_a_pair_is_measured(toy_run: Runs, toy_folder: Path, source: Path, tmp_path: Path, capsys: Capsys) -> None:
     pytest.importorskip("matplotlib")
-    image, verifier = tmp_path / "speed.svg", toy_pair / "verifier"
-    code, out, err = run(capsys, toy_pair, verifier, source, *QUICK, "--references", toy_folder / "valid.tgt", "--plot",
-                         image)  # fmt: skip
+    pair, image = tmp_path / "pair", tmp_path / "speed.svg"
+    make_pair(toy_run("LAT") / "model", toy_run("AT") / "model", pair, {})
+    code, out, err = run(capsys, pair, pair / "verifier", source, *QUICK, "--lengths", 3, "--references",
+                         toy_folder / "valid.tgt", "--plot", image)  # fmt: skip
     assert (code, err) == (0, "")
     rows = {row["name"]: row for row in json.loads(out.splitlines()[-1])["rows"]}
-    assert rows["pair/exact"]["bleu"] == rows["verifier/greedy"]["bleu"] != rows["pair/it:4"]["bleu"]
-    assert rows["pair/rerank"]["checks"] == 1 < rows["pair/exact"]["checks"]
+    assert rows["pair/exact"]["bleu"] == rows["verifier/greedy"]["bleu"]
+    assert rows["pair/rerank"]["checks"] == 1 <= rows["pair/exact"]["checks"]
     assert rows["pair/it:4"]["checks"] is rows["verifier/greedy"]["checks"] is None
     assert "best batch | checks | BLEU |" in out.splitlines()[0]
-    assert refused(capsys, toy_pair, source, *QUICK, "--set", "decode.verify=exact").startswith(
-        "--set decode.verify: not"
-    )
+    assert refused(capsys, pair, source, *QUICK, "--set", "decode.verify=exact").startswith("--set decode.verify: not")
 
 
 def test_an_exported_model_is_a_peer(toy_run: Runs, source: Path, tmp_path: Path, capsys: Capsys) -> None:

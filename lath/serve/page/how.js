@@ -165,7 +165,7 @@ function keepHeight(pass) {
   const boards = id("boards");
   view.width = boards.clientWidth;
   boards.style.minHeight = "";
-  const heights = [["pieces", "raw"], ["merge", "column"]].map(([stage, where]) => {
+  const heights = [["pieces", "raw"], ["merge", "column"], ["check", "column"]].map(([stage, where]) => {
     boards.dataset.stage = stage;
     drawBoards(pass, where, new Set());
     return boards.offsetHeight;
