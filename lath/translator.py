@@ -35,6 +35,7 @@ from lath.devices import (
     suitable_batch,
 )
 from lath.document.html import translate_html
+from lath.document.inline import one_sentence
 from lath.document.layout import Span
 from lath.document.segment import split_long
 from lath.document.sentences import lay_out, put_together, translate_sentences, without_invented
@@ -209,6 +210,10 @@ class Translator:
             return self
         return self.with_decoder(choose_decoder(self.model, engine, shortlist, self.verifier))
 
+    def with_threads(self, threads: int | None) -> Translator:
+        """The same model and decoder on so many threads of the CPU; None takes those that are idle."""
+        return Translator(self._loaded, self.decoder, self.precision, threads, self.verifier)
+
     @overload
     def translate(  # type: ignore[overload-overlap]
         self, text: str, *, split: bool = True, format: str = FORMATS[0], **options: Unpack[DecodeOptions]
@@ -238,7 +243,9 @@ class Translator:
             raise UserError(f"unknown format {shown(format)}; use {one_of(FORMATS)}")
         if format == "html":
             one = functools.partial(
-                translate_html, translate=lambda texts: self.translate(texts, split=split, **options)
+                translate_html,
+                translate=lambda texts: self.translate(texts, split=split, **options),
+                lay_out=self.lay_out if split else one_sentence,
             )
             return one(text) if isinstance(text, str) else list(map(one, _checked(text)))
         if isinstance(text, str):

@@ -82,6 +82,14 @@ def test_paragraphs() -> None:
     assert result["joined"] == result["one_by_one"] > 0
 
 
+def test_inline_tags() -> None:
+    result = last_line("benchmarks/inline.py", "de-en", "demo/tatoeba.test.de", "--sentences", 8)
+    assert (result["sentences"], result["lost"]) == (8, 0)
+    assert result["same"] >= 6
+    assert result["bleu"] > 90
+    assert result["ratio"] > 0
+
+
 @pytest.mark.parametrize("flags", [(), ("--no-ter",)])
 def test_analysing(flags: tuple[str, ...]) -> None:
     sides = ("demo/tatoeba.test.en", "--source", "demo/tatoeba.test.de")
@@ -105,6 +113,17 @@ def test_serve(toy_run: Runs, toy_folder: Path) -> None:
     result = last_line("benchmarks/serve.py", toy_run("LAT") / "model", toy_folder / "valid.src", *few)
     assert [row["load"] for row in result["rows"]] == ["1 clients", "4 clients", "20/s"]
     assert all(row["speed"] > 0 and row["wrong"] == row["refused"] == 0 for row in result["rows"])
+
+
+def test_serve_mixed_and_refused(toy_run: Runs, toy_folder: Path) -> None:
+    pytest.importorskip("fastapi", reason="the extra serve is not installed")
+    given = ("benchmarks/serve.py", toy_run("LAT") / "model", toy_folder / "valid.src")
+    result = last_line(*given, "--mixed", 60, "--clients", 8, "--requests", 20)
+    assert (result["requests"], result["lost"], result["wrong"]) == (60, 0, 0)
+    assert 50 < result["before_mb"] < 2000
+    refused = last_line(*given, "--refusals")["refusals"]
+    assert len(refused) == 6
+    assert all(0 < row["ms"] <= row["most_ms"] for row in refused)
 
 
 def test_verifying(toy_folder: Path, toy_run: Runs) -> None:

@@ -13,8 +13,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from html import escape, unescape
-from itertools import groupby
+from itertools import accumulate, count, groupby
 from typing import Literal, NamedTuple
+
+from lath.document.inline import STAND_IN, Marked, one_sentence, translate_marked
+from lath.document.layout import Span
 
 
 def _names(listed: str) -> frozenset[str]:
@@ -44,8 +47,10 @@ _MARKUP = re.compile(
     re.ASCII | re.DOTALL | re.IGNORECASE,
 )
 _VALUE = re.compile(_ATTRIBUTE, re.ASCII)
-_TAG = re.compile(r"(</?x\d+>|<x\d+/>)")
-_SPACE = re.compile(r"[ \t\n\r\f]+")
+_BLANKS = " \t\n\r\f"
+_SPACE = re.compile(f"[{_BLANKS}]+")
+MOST_ELEMENTS = 500
+"""In blocks with more, the stretches between tags are translated one by one."""
 
 
 class _Item(NamedTuple):
@@ -57,65 +62,61 @@ class _Item(NamedTuple):
 
 
 class _Unit(NamedTuple):
-    """Items that are translated as one text, and the short tag that stands for each item without text."""
+    """Items that are translated together."""
 
     numbers: range
-    tags: dict[int, str]
-    text: str
+    text: Marked
+    """Their text, its elements marked, with `<x0/>`, `<x1/>` for what has no words: images, comments, code."""
+    tags: list[tuple[int, int]]
+    """The items that are the tags of each mark."""
+    wordless: dict[str, range]
+    """The items of each `<x0/>`."""
 
 
-def translate_html(html: str, translate: Callable[[list[str]], list[str]]) -> str:
-    """The document or fragment with its text translated; `translate` is called at most twice, with many texts."""
+def translate_html(
+    html: str, translate: Callable[[list[str]], list[str]], lay_out: Callable[[str], list[Span]] = one_sentence
+) -> str:
+    """The document or fragment with its text translated; `translate` is called at most twice, with many sentences."""
     items = list(_items(html))
     raws = [item.raw for item in items]
     values = [(number, *value) for number, item in enumerate(items) for value in _readable_values(item)]
     units = list(_units(items))
-    sent = [_core(text) for *_, text in values] + [_core(unit.text) for unit in units]
-    results = translate(sent) if sent else []
-    for (number, start, end, text), result in reversed(list(zip(values, results, strict=False))):
-        if result != _core(text):
-            raws[number] = f'{raws[number][:start]}"{escape(result)}"{raws[number][end:]}'
-    broken = _write(raws, units, results[len(values) :])
-    alone = [_unit(items, range(n, n + 1), {}) for unit in broken for n in unit.numbers if _has_words(items[n])]
-    if alone:
-        _write(raws, alone, translate([_core(unit.text) for unit in alone]))
+    texts = [Marked(_core(text), []) for *_, text in values] + [unit.text for unit in units]
+    results = translate_marked(texts, translate, lay_out)
+    for (number, start, end, _), before, after in reversed(list(zip(values, texts, results, strict=False))):
+        if before.text != after.text:
+            raws[number] = f'{raws[number][:start]}"{escape(after.text)}"{raws[number][end:]}'
+    for unit, result in zip(units, results[len(values) :], strict=True):
+        if result.text != unit.text.text:
+            written = _written(unit, result, raws)
+            raws[unit.numbers.start : unit.numbers.stop] = [written] + [""] * (len(unit.numbers) - 1)
     return "".join(raws)
 
 
-def _write(raws: list[str], units: Sequence[_Unit], results: Sequence[str]) -> list[_Unit]:
-    """Put translations into the document; the units whose tags did not come back are left alone and returned."""
-    broken = []
-    for unit, result in zip(units, results, strict=True):
-        core = _core(unit.text)
-        nesting = _nesting(core)
-        same = nesting is not None and len(nesting) == len(unit.tags) and _nesting(result) == nesting
-        if unit.tags and not (same and _emptied(core) == _emptied(result)):
-            broken.append(unit)
-        elif result != core:
-            before, after = unit.text.split(unit.text.strip(), 1)
-            markup = {tag: raws[number] for number, tag in unit.tags.items()}
-            parts = [before, *(_TAG.split(result) if unit.tags else [result]), after]
-            raws[unit.numbers.start] = "".join(markup.get(part) or escape(part, quote=False) for part in parts)
-            raws[unit.numbers.start + 1 : unit.numbers.stop] = [""] * (len(unit.numbers) - 1)
-    return broken
+def _written(unit: _Unit, result: Marked, raws: Sequence[str]) -> str:
+    """A unit with a translation for its text."""
+    tags = [
+        tag
+        for number, ((start, end), (opening, closing)) in enumerate(zip(result.marks, unit.tags, strict=True))
+        for tag in ((start, 1, number, opening), (end, 0, -number, closing))
+    ]
+    first, last = raws[unit.numbers[0]], raws[unit.numbers[-1]]
+    written, place = [first[: len(first) - len(first.lstrip(_BLANKS))]], 0
+    for at, _, _, item in sorted(tags):  # elements end before others begin, inner ones first
+        written += [_filled(result.text[place:at], unit, raws), raws[item]]
+        place = at
+    return "".join([*written, _filled(result.text[place:], unit, raws), last[len(last.rstrip(_BLANKS)) :]])
 
 
-def _nesting(text: str) -> list[tuple[str, str]] | None:
-    """Each short tag with the number of the element around it, sorted; None if they are not nested."""
-    found, inside = [], [""]
-    for tag in _TAG.findall(text):
-        number = tag.strip("</x>")
-        if tag.startswith("</") and inside.pop() != number:
-            return None
-        found.append((tag, inside[-1]))
-        if tag.strip("<>").startswith("x") and not tag.endswith("/>"):
-            inside.append(number)
-    return sorted(found) if inside == [""] else None
-
-
-def _emptied(text: str) -> set[str]:
-    """Elements without text; one that lost its text lost a part of the sentence."""
-    return set(re.findall(r"<x(\d+)>\s*</x\1>", text))
+def _filled(text: str, unit: _Unit, raws: Sequence[str]) -> str:
+    """Text as HTML, with items in the places of their stand-ins."""
+    parts = re.split(f"({STAND_IN.pattern})", text) if unit.wordless else [text]
+    return "".join(
+        "".join(raws[slice(unit.wordless[part].start, unit.wordless[part].stop)])
+        if part in unit.wordless
+        else escape(part, quote=False)
+        for part in parts
+    )
 
 
 def _core(text: str) -> str:
@@ -129,37 +130,60 @@ def _units(items: Sequence[_Item]) -> Iterator[_Unit]:
         block = range(numbers[0], numbers[-1] + 1)
         if ends or not any(_has_words(items[number]) for number in block):
             continue
-        tags = _short_tags(items, block)
-        if tags is None:  # an element that is not closed here, or not nested
+        closings = _closings(items, block)
+        if closings is None:
             yield from (_unit(items, range(n, n + 1), {}) for n in block if _has_words(items[n]))
         else:
-            block = _trimmed(items, block, tags)
-            yield _unit(items, block, {number: tags[number] for number in block if number in tags})
+            yield _unit(items, _trimmed(items, block, closings), closings)
 
 
-def _unit(items: Sequence[_Item], block: range, tags: dict[int, str]) -> _Unit:
-    return _Unit(block, tags, "".join(tags.get(number) or unescape(items[number].raw) for number in block))
+def _unit(items: Sequence[_Item], block: range, closings: dict[int, int]) -> _Unit:
+    shown = {number: _SPACE.sub(" ", unescape(items[number].raw)) for number in block if items[number].kind == "text"}
+    words = dict(zip(block, accumulate(any(map(str.isalnum, shown.get(number, ""))) for number in block), strict=True))
+    taken = {name for text in shown.values() for name in STAND_IN.findall(text)}
+    names = (name for name in map("<x{}/>".format, count()) if name not in taken)
+    text = ""
+    marks: list[tuple[int, int]] = []
+    tags: list[tuple[int, int]] = []
+    opened: list[int] = []
+    wordless: dict[str, range] = {}
+    number = block.start
+    while number < block.stop:
+        closing = closings.get(number, number)
+        if number in shown:
+            text += shown[number].removeprefix(" " if text[-1:] in ("", " ") else "")
+        elif items[number].kind == "close":
+            start = marks[mark := opened.pop()][0]
+            content = text[start:]
+            marks[mark] = start + len(content) - len(content.lstrip(" ")), start + len(content.rstrip(" "))
+        elif words[closing] > words[number]:
+            opened.append(len(marks))
+            marks.append((len(text), 0))
+            tags.append((number, closing))
+        else:
+            name = next(names)
+            text += name
+            wordless[name] = range(number, closing + 1)
+            number = closing
+        number += 1
+    return _Unit(block, Marked(text.rstrip(" "), marks), tags, wordless)
 
 
-def _short_tags(items: Sequence[_Item], block: range) -> dict[int, str] | None:
-    """A short tag for each item of a block that is not text; None if the elements are not nested."""
-    tags: dict[int, str] = {}
+def _closings(items: Sequence[_Item], block: range) -> dict[int, int] | None:
+    """The end tag of each start tag of a block; None if the elements are not nested, or too many."""
+    closings: dict[int, int] = {}
     opened: list[int] = []
     for number in block:
-        kind, name, _ = items[number]
-        if kind == "open":
-            tags[number] = f"<x{len(tags)}>"
+        if items[number].kind == "open":
             opened.append(number)
-        elif kind == "close":
-            if not opened or items[opened[-1]].name != name:
+        elif items[number].kind == "close":
+            if not opened or items[opened[-1]].name != items[number].name:
                 return None
-            tags[number] = tags[opened.pop()].replace("<", "</")
-        elif kind != "text":
-            tags[number] = f"<x{len(tags)}/>"
-    return None if opened else tags
+            closings[opened.pop()] = number
+    return None if opened or len(closings) > MOST_ELEMENTS else closings
 
 
-def _trimmed(items: Sequence[_Item], block: range, tags: dict[int, str]) -> range:
+def _trimmed(items: Sequence[_Item], block: range, closings: dict[int, int]) -> range:
     """The block without what holds no text at its ends, and without elements around all of it."""
     while True:
         first, last = block[0], block[-1]
@@ -167,7 +191,7 @@ def _trimmed(items: Sequence[_Item], block: range, tags: dict[int, str]) -> rang
             block = block[1:]
         elif _is_blank(items[last]):
             block = block[:-1]
-        elif items[first].kind == "open" and tags.get(last) == tags[first].replace("<", "</"):
+        elif closings.get(first) == last:
             block = block[1:-1]
         else:
             return block

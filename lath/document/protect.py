@@ -208,7 +208,7 @@ def _in_parts(text: str, groups: list[Span], invented: list[str]) -> Attempt:
     texts: list[str] = []
     template: list[str | None] = []
     for number, piece in enumerate(pieces):
-        words = _TRANSLATABLE.search(piece) if number % 2 == 0 else None
+        words = TRANSLATABLE.search(piece) if number % 2 == 0 else None
         if words is None:
             template.append(piece)
             continue
@@ -221,16 +221,17 @@ def _in_parts(text: str, groups: list[Span], invented: list[str]) -> Attempt:
         if invented:
             stray = re.compile(" ?(?:" + "|".join(map(re.escape, invented)) + ")")
             outputs = [stray.sub("", output) for output in outputs]
-        translated = iter(_as_fragment(*pair) for pair in zip(texts, outputs, strict=True))
+        translated = iter(as_fragment(*pair) for pair in zip(texts, outputs, strict=True))
         return "".join(next(translated) if piece is None else piece for piece in template)
 
     return Attempt(texts, join)
 
 
-_TRANSLATABLE = re.compile(r"[^\W_](?:.*[^\W_])?", re.DOTALL)
+TRANSLATABLE = re.compile(r"[^\W_](?:.*[^\W_])?", re.DOTALL)
+"""What a part of a sentence is without the punctuation around it."""
 
 
-def _as_fragment(source: str, output: str) -> str:
+def as_fragment(source: str, output: str) -> str:
     """Without the full stop that a model likes to add."""
     return output.strip() if source[-1] in ".!?" else output.strip().rstrip(".!?")
 

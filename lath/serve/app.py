@@ -317,7 +317,7 @@ def _html(ticket: Ticket, worker: Worker, document: str, kind: Kind) -> str:
         lines = [text.rstrip("\r\n") for text in texts]
         return [one_line(found.text) for found in anyio.from_thread.run(_hypotheses, ticket, worker, lines, kind)]
 
-    return translate_html(document, translate)
+    return translate_html(document, translate, worker.translator.lay_out)
 
 
 async def _alternatives(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import sys
 import time
 import traceback
@@ -22,6 +24,9 @@ HEADERS = [
         "cache-control": "no-store",
     }.items()
 ]
+TOO_LARGE = 413
+LINGER_SECONDS = 5
+"""How long a client may go on sending what was refused as too large, before the connection is closed."""
 
 
 class Metrics:
@@ -56,18 +61,35 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        begun, status = time.perf_counter(), 0
+        begun, status, whole = time.perf_counter(), 0, False
+
+        async def received() -> Message:
+            nonlocal whole
+            message = await receive()
+            whole = not message.get("more_body", False)
+            return message
 
         async def guarded(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message["headers"], *HEADERS]
+                if status == TOO_LARGE:
+                    message["headers"].append((b"connection", b"close"))
+            elif status == TOO_LARGE:
+                # The answer is complete for the client. Closed at once, the connection would be reset before a client
+                # that is still sending has read it.
+                await send({**message, "more_body": True})
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LINGER_SECONDS):
+                        while not whole:
+                            await received()
+                message = {"type": "http.response.body"}
             await send(message)
 
         self.metrics.open.inc()
         try:
-            await self.app(scope, receive, guarded)
+            await self.app(scope, received, guarded)
         except Exception as error:  # answered already, without details
             _report(error)
         finally:

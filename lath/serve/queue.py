@@ -82,6 +82,11 @@ class Waiting:
     def __len__(self) -> int:
         return sum(map(len, self._clients.values()))
 
+    @property
+    def sentences(self) -> int:
+        """Sentences that no batch has taken yet."""
+        return sum(len(job.waiting) for jobs in self._clients.values() for job in jobs)
+
     def add(self, job: Job, accepted: bool = False) -> None:
         """Let a job wait. Raises `Full` if too many do, unless its request was accepted before."""
         crowded = len(self) >= self.limit or 2 * len(self._clients.get(job.client, ())) >= max(self.limit, 2)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from lath.decoding.results import Hypothesis
 from lath.serve.queue import SHARE, Full, Job, Kind, Waiting, pause
 from lath.serve.settings import ServeSettings
-from lath.serve.worker import Worker
+from lath.serve.worker import BEFORE_RELEASE, LEAST, WARM_UP, Worker
 
 
 def job(client: str, count: int = 1, word: str = "ba", kind: Kind | None = None) -> Job:
@@ -113,7 +115,15 @@ def test_only_a_busy_server_waits_for_company() -> None:
 
 
 class Echo:
-    """In place of a translator: gives the text back in capitals, and fails on "bad"."""
+    """In place of a translator on two threads: gives the text back in capitals, and fails on "bad"."""
+
+    model, device = object(), torch.device("cpu")
+
+    def __init__(self, threads: int = 2) -> None:
+        self.threads = threads
+
+    def with_threads(self, threads: int) -> Echo:
+        return type(self)(threads)
 
     def settings(self) -> object:
         return type("Settings", (), {"batch_sentences": 8})
@@ -168,3 +178,72 @@ def test_a_cancelled_job_is_not_translated(worker: Worker, monkeypatch: pytest.M
     worker.stop()
     assert "stays" in seen
     assert "gone" not in seen
+
+
+def rounds(threads: int, barrier: threading.Barrier | None) -> Worker:
+    """A worker whose batches write down (threads, sentences) in `seen`, and meet at the barrier."""
+
+    class Meeting(Echo):
+        seen: list[tuple[int, int]] = []  # noqa: RUF012
+
+        def translate_sentences(self, sentences: list[str], trace: bool) -> list[Hypothesis]:
+            if sentences != [WARM_UP]:
+                self.seen.append((self.threads, len(sentences)))
+                if barrier is not None:
+                    barrier.wait(10)
+            return super().translate_sentences(sentences, trace)
+
+    return Worker(Meeting(threads), ServeSettings())  # type: ignore[arg-type]
+
+
+def test_under_load_two_batches_run_side_by_side_on_half_of_the_threads() -> None:
+    worker = rounds(4, threading.Barrier(2))  # a batch that ran alone would wait for ever
+    jobs = [Job(f"client {number}", ["x"]) for number in range(2 * LEAST)]
+    for one in jobs:
+        worker.submit(one)
+    worker.start()
+    assert [one.done.result(10)[0].text for one in jobs] == ["X"] * len(jobs)
+    worker.stop()
+    assert worker.translator.seen == [(2, LEAST), (2, LEAST)]  # type: ignore[attr-defined]
+
+
+def test_a_sentence_alone_has_all_threads_and_nothing_beside_it() -> None:
+    worker, begun, go_on = rounds(2, None), threading.Event(), threading.Event()
+    plain = worker._translate
+    worker._translate = lambda *given: (begun.set(), go_on.wait(10), plain(*given))[2]
+    worker.start()
+    assert begun.wait(10)  # warming up
+    begun.clear()
+    go_on.set()
+    assert worker.ready.wait(10)
+    go_on.clear()
+    first, second = Job("a", ["x"]), Job("b", ["x"])
+    worker.submit(first)
+    assert begun.wait(10)
+    worker.submit(second)
+    assert not second.done.done()
+    assert worker.queued == 1
+    go_on.set()
+    second.done.result(10)
+    worker.stop()
+    assert worker.translator.seen == [(2, 1), (2, 1)]  # type: ignore[attr-defined]
+
+
+def test_one_thread_does_one_batch_at_a_time() -> None:
+    worker = rounds(1, None)
+    jobs = [Job(f"client {number}", ["x"]) for number in range(2 * LEAST)]
+    for one in jobs:
+        worker.submit(one)
+    worker.start()
+    worker.stop()
+    assert worker.translator.seen == [(1, 2 * LEAST)]  # type: ignore[attr-defined]
+
+
+def test_memory_is_returned_now_and_then(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    released: list[None] = []
+    monkeypatch.setattr("lath.serve.worker.release_memory", lambda: released.append(None))
+    one = Job("a", ["x"] * 10 * BEFORE_RELEASE)
+    worker.submit(one)
+    worker.start()
+    worker.stop()
+    assert 8 <= len(released) <= 10

@@ -27,7 +27,7 @@ from libretranslatepy import LibreTranslateAPI
 from serving import ASK, listening, serving
 from toy import WORDS
 
-from lath.serve import app
+from lath.serve import app, guard
 from lath.serve.app import Server
 from lath.translator import Translator
 
@@ -180,10 +180,38 @@ def test_a_client_that_never_ends_its_request_is_refused(address: str, monkeypat
         assert b" 408 " in client.recv(1 << 16)
 
 
-def test_fifty_megabytes_are_refused_at_once(address: str) -> None:
+LARGE = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 50000000\r\n\r\n"
+
+
+def test_fifty_megabytes_are_refused_before_they_are_sent(address: str) -> None:
     with socket.create_connection(_host(address)) as client:
-        client.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 50000000\r\n\r\n")
-        assert b" 413 " in client.recv(1 << 16)
+        client.sendall(LARGE)
+        answer = client.recv(1 << 16)
+    assert b" 413 " in answer
+    assert b"connection: close" in answer
+
+
+def test_a_client_that_sends_fifty_megabytes_nevertheless_sees_why(address: str) -> None:
+    with socket.create_connection(_host(address)) as client:
+        client.sendall(LARGE + b" " * 50_000_000)
+        answer = b"".join(iter(lambda: client.recv(1 << 16), b""))
+    assert b" 413 " in answer
+    assert b"send the text in parts" in answer
+
+
+def test_a_body_without_an_end_is_cut(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "LINGER_SECONDS", 0.2)
+    head, chunk = LARGE.replace(b"Content-Length: 50000000", b"Transfer-Encoding: chunked"), b"186a0\r\n%b\r\n"
+    sent = 0
+    with socket.create_connection(_host(address)) as client:
+        client.sendall(head)
+        with pytest.raises(ConnectionError):
+            while sent < 10**11:
+                client.sendall(chunk % (b" " * 100_000))
+                sent += 100_000
+                if sent == 3_000_000:
+                    assert b" 413 " in client.recv(1 << 16)
+    assert sent >= 3_000_000
 
 
 def test_what_is_not_http_is_refused(address: str) -> None:
