@@ -334,7 +334,9 @@ def test_verified_systems_have_a_table_of_their_own(by_hand: Traced) -> None:
 def test_a_pair_is_analysed(toy_pair: Path, pair_parts: tuple[Path, Path], toy_folder: Path, tmp_path: Path) -> None:
     systems = [f"AT={pair_parts[1]}@beam=1", f"LAT={toy_pair}@verify=", f"EXACT={toy_pair}@verify=exact",
                f"RERANK={toy_pair}@verify=rerank,length_candidates=3"]  # fmt: skip
-    found = analyse(toy_folder / "valid.tgt", systems, tmp_path, QUICK, toy_folder / "valid.src")
+    sides = [(toy_folder / f"valid.{side}").read_text(encoding="utf-8").splitlines()[:6] for side in ("src", "tgt")]
+    source, right = put(tmp_path / "source", sides[0]), put(tmp_path / "right", sides[1])
+    found = analyse(right, systems, tmp_path / "out", dataclasses.replace(QUICK, ter=False), source)
     at, lat, exact, _ = found.systems
     assert exact.texts == at.texts
     assert lat.texts != exact.texts
@@ -352,7 +354,7 @@ def test_a_pair_is_analysed(toy_pair: Path, pair_parts: tuple[Path, Path], toy_f
         kept = [trace.passes[0][-1].prefix, trace.passes[0][-1].output[1:]]
         assert {id for some in kept for id in some} <= exact.tokens.keys()
         assert len(trace.pass_texts) == len(trace.passes[0]) > 1
-    cards = [json.loads((tmp_path / "translations" / f"{name}.json").read_text()) for name in ("LAT", "EXACT")]
+    cards = [json.loads((tmp_path / "out/translations" / f"{name}.json").read_text()) for name in ("LAT", "EXACT")]
     assert [card["settings"]["verify"] for card in cards] == ["", "exact"]
     assert cards[0]["model"] == fingerprint(toy_pair)
 
