@@ -71,8 +71,8 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
+        """Whether the threads run, once `ready` is set."""
+        return self._thread.is_alive() and (self._helper is None or self._helper.is_alive())
 
     @property
     def verifies(self) -> bool:
@@ -111,9 +111,9 @@ class Worker:
     def _run(self) -> None:
         self.translator.warm_up(WARM_TOKENS)
         self._translate([WARM_UP], Kind())
-        self.ready.set()
         if self._helper is not None:
             self._helper.start()
+        self.ready.set()
         self._work()
         if self._helper is not None:
             self._helper.join()
