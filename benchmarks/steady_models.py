@@ -10,7 +10,8 @@ times them, text to text.
 How a model with random weights knows what to write: its layers hardly change what runs through them, and the vectors of
 the target positions are large. Position p is a vector v rotated by p places, and the matrices of LAT's local
 translator rotate once more at each step, so that a piece goes on where the next position begins. Each token that is
-written has a little of the vector of its position in its row of the output matrix.
+written has a little of the vector of its position in its row of the output matrix, and less of those of its neighbours:
+in a trained model, too, what one position would write in second place another writes in first place.
 """
 
 from __future__ import annotations
@@ -33,10 +34,14 @@ from lath.text.vocab import BOS, EOS, SPECIALS, Vocab, load_vocabs
 SEED = 1
 FREQUENT = 1000
 """The most frequent tokens, which every shortlist has (the default of `lath shortlist`)."""
-AFTER_END = 12
-"""Positions behind the end that still say that it has come."""
-SHARE = {"AT": 0.03, "LAT": 0.006}
+AFTER_END = 4
+"""Positions behind the end that still say that it has come: those that the last pieces of a LAT reach."""
+SHARE = {"AT": 0.03, "LAT": 0.012}
 """How much of its position's vector is in a token's row: it wins, and the others keep some probability."""
+NEIGHBOURS = 3
+"""Positions on each side with a share in a token's row: as many likely tokens a sentence as the bundled model has."""
+NEAR = 0.6
+"""Their share of its share."""
 
 
 @torch.no_grad()
@@ -58,8 +63,11 @@ def write_steady_model(
         written.insert(0, BOS)
         _rotate_pieces(model, tokens + 2)
     assert isinstance(model, AT | LAT)
-    for token, row in zip(written, SHARE[network.kind] * rotated, strict=False):
-        model.body.output_table.weight[token] += row
+    shares = torch.zeros(vocab.size, network.max_positions)
+    for place, token in enumerate(written):
+        shares[token, max(0, place - NEIGHBOURS) : place + NEIGHBOURS + 1].clamp_(min=NEAR)
+        shares[token, place] = 1.0
+    model.body.output_table.weight[: vocab.size] += SHARE[network.kind] * shares @ rotated
     decode = DecodeSettings(iterations=4, length_candidates=1)
     longest = network.max_positions - 3
     info = ModelInfo(network, decode, "de", "en", vocab.size, vocab.size, True, longest, 0)

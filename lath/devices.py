@@ -117,10 +117,12 @@ def idle_threads() -> int:
     Threads of one product wait for each other: beside a busy neighbour two take several times as long as one.
     """
     own = torch.get_num_threads()
+    if own == 1:
+        return 1
     try:
         running = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0])
         # Threads of ours that still wait for work in a loop are no neighbours.
-        tasks = [Path(task.path, "stat").read_text() for task in os.scandir("/proc/self/task")] if own > 1 else []
+        tasks = [Path(task.path, "stat").read_text() for task in os.scandir("/proc/self/task")]
     except OSError:  # not Linux, or a thread has ended meanwhile
         return own
     others = running - sum(task.rpartition(")")[2].split()[0] == "R" for task in tasks)

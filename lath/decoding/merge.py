@@ -34,7 +34,7 @@ class Token:
     @property
     def position(self) -> float:
         """The mean of piece + inner over all proposals (appendix E), which shows where gaps are."""
-        return sum(piece + inner for piece, inner in self.sources) / len(self.sources)
+        return sum([piece + inner for piece, inner in self.sources]) / len(self.sources)
 
 
 class Decision(NamedTuple):
@@ -104,20 +104,21 @@ def _fuse(left: Token, right: Token) -> Token:
 def _concatenate_exact(pieces: list[list[Token]], decisions: list[Decision]) -> list[list[Token]]:
     """Join each piece to the running segment by the longest exact overlap; no overlap starts a new segment."""
     segments: list[list[Token]] = []
+    written: list[int] = []
     for piece in pieces:
-        segment = segments[-1] if segments else []
-        ids, end = _ids(piece), _ids(segment[-len(piece) :])
-        for overlap in range(len(end), 0, -1):
-            if end[-overlap:] == ids[:overlap]:
-                start = len(segment) - overlap
-                for offset in range(overlap):
-                    segment[start + offset] = _fuse(segment[start + offset], piece[offset])
-                segment.extend(piece[overlap:])
-                first = piece[0].sources[0][0]
-                decisions.append(Decision("overlap", first, ids[:overlap], ids[:overlap], 0.0, 0.0, "both"))
+        ids = [token.id for token in piece]
+        for overlap in range(min(len(written), len(ids)), 0, -1):
+            if written[-overlap:] == ids[:overlap]:
+                segment, common = segments[-1], tuple(ids[:overlap])
+                for left, right in zip(segment[-overlap:], piece, strict=False):
+                    left.score, left.sources = max(left.score, right.score), left.sources + right.sources
+                segment += piece[overlap:]
+                written += ids[overlap:]
+                decisions.append(Decision("overlap", piece[0].sources[0][0], common, common, 0.0, 0.0, "both"))
                 break
         else:
             segments.append(piece)
+            written = ids
     return segments
 
 

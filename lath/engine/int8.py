@@ -26,7 +26,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lath.engine.swap import swapped
 from lath.engine.unpadded import unpadded_mask
@@ -36,6 +35,7 @@ from lath.model.network import (
     NORM_EPSILON,
     DecoderLayer,
     EncoderLayer,
+    FeedForward,
     KeyValues,
     Mask,
     Model,
@@ -56,7 +56,7 @@ FEW_LEVELS = 63
 CHUNK = 4096
 """Vocabulary entries whose logits are made at a time, so that they stay in the cache."""
 ROWS = 256
-"""States whose logits are made at a time: more are no faster, and thousands leave the cache again."""
+"""States whose logits, or wide layer, are made at a time: more are no faster, and thousands leave the cache again."""
 
 _PREPARING = threading.Lock()
 """torch's quantised engine and Python's warning filters belong to the whole process, not to a thread."""
@@ -220,6 +220,20 @@ def linear(layer: nn.Module, start: int = 0, stop: int | None = None) -> Functio
     return apply
 
 
+def feedforward(plain: FeedForward) -> Function:
+    """`FeedForward` as a function, `ROWS` at a time."""
+    widen, narrow = linear(plain.widen), linear(plain.narrow)
+
+    def block(x: Tensor) -> Tensor:
+        return narrow(torch._C._nn.gelu_(widen(x)))  # type: ignore[attr-defined]  # functional has no such form
+
+    def apply(x: Tensor) -> Tensor:
+        rows = x.flatten(0, -2)
+        return block(x) if len(rows) <= ROWS else torch.cat(list(map(block, torch.split(rows, ROWS)))).view(x.shape)
+
+    return apply
+
+
 def residual(plain: Residual) -> Callable[[Tensor, Tensor], Tensor]:
     """`Residual` as a function, which overwrites what is added."""
     shape, weight, bias = plain.norm.normalized_shape, plain.norm.weight, plain.norm.bias
@@ -232,10 +246,10 @@ class Int8EncoderLayer(nn.Module):
     def __init__(self, plain: EncoderLayer) -> None:
         super().__init__()
         self.plain = plain
-        attention, feedforward = plain.attention, plain.feedforward
+        attention = plain.attention
         self._shape = 3, attention.heads, attention.width // attention.heads
         self._project, self._output = linear(attention.project), linear(attention.output)
-        self._widen, self._narrow = linear(feedforward.widen), linear(feedforward.narrow)
+        self._feedforward = feedforward(plain.feedforward)
         self._after_attention = residual(plain.attention_residual)
         self._after_feedforward = residual(plain.feedforward_residual)
 
@@ -243,7 +257,7 @@ class Int8EncoderLayer(nn.Module):
         """... x D."""
         mixed = mask.attend(*self._project(x).view(*x.shape[:-1], *self._shape).unbind(-3))
         x = self._after_attention(x, self._output(mixed.flatten(-2)))
-        return self._after_feedforward(x, self._narrow(functional.gelu(self._widen(x))))
+        return self._after_feedforward(x, self._feedforward(x))
 
 
 class Int8DecoderLayer(nn.Module):
@@ -252,11 +266,11 @@ class Int8DecoderLayer(nn.Module):
     def __init__(self, plain: DecoderLayer) -> None:
         super().__init__()
         self.plain, self.cross = plain, plain.cross
-        attention, cross, feedforward = plain.attention, plain.cross, plain.feedforward
+        attention, cross = plain.attention, plain.cross
         self._shape = 3, attention.heads, attention.width // attention.heads
         self._project, self._output = linear(attention.project), linear(attention.output)
         self._query, self._cross_output = linear(cross.project, 0, cross.width), linear(cross.output)
-        self._widen, self._narrow = linear(feedforward.widen), linear(feedforward.narrow)
+        self._feedforward = feedforward(plain.feedforward)
         self._after_attention = residual(plain.attention_residual)
         self._after_cross = residual(plain.cross_residual)
         self._after_feedforward = residual(plain.feedforward_residual)
@@ -282,7 +296,7 @@ class Int8DecoderLayer(nn.Module):
         query = self._query(x).view(*x.shape[:-1], *self._shape[1:])
         mixed = mask.attend(query, memory.keys, memory.values)
         x = self._after_cross(x, self._cross_output(mixed.flatten(-2)))
-        return self._after_feedforward(x, self._narrow(functional.gelu(self._widen(x))))
+        return self._after_feedforward(x, self._feedforward(x))
 
 
 class Int8Table(nn.Embedding):

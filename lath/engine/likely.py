@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from lath.config import DecodeSettings
 from lath.decoding.lengths import best_candidates, length_candidates
@@ -168,9 +169,9 @@ class Candidates:
 
     def __init__(self, output: Int8Linear, ids: Tensor) -> None:
         self.ids = ids
-        weight = torch.zeros((-(-len(ids) // self.WHOLE) * self.WHOLE, output.weight.shape[1]), dtype=torch.int8)
-        weight[: len(ids)] = output.weight.index_select(0, ids)
-        self._weight, self._scale = weight.t(), output.scale[ids] * (LAT.output_scale / output.levels)
+        filled = functional.pad(ids, (0, -len(ids) % self.WHOLE))
+        self._weight = output.weight.index_select(0, filled).t()
+        self._scale = output.scale.index_select(0, ids).mul_(LAT.output_scale / output.levels)
 
     def logits(self, integers: Tensor, ranges: Tensor) -> Tensor:
         """N x C, of states in levels and their ranges."""
@@ -295,10 +296,11 @@ class TokenGates:
     def of(self, tokens: Tensor) -> Tensor:
         """N x 4D, of N tokens."""
         ids = tokens.numpy()
-        new = np.unique(ids[self._places[ids] < 0])
-        if len(new):
-            self._add(new)
-        return self._rows.index_select(0, torch.from_numpy(self._places[ids]))
+        places = self._places[ids]
+        if places.min() < 0:
+            self._add(np.unique(ids[places < 0]))
+            places = self._places[ids]
+        return self._rows.index_select(0, torch.from_numpy(places))
 
     def _add(self, new: Ids) -> None:
         count, room = self._count + len(new), len(self._rows)
@@ -319,8 +321,8 @@ def next_state(gates: Tensor, cell: Tensor) -> tuple[Rows, Tensor]:
     enter, forget, candidate, leave = gates.chunk(4, dim=-1)
     candidate.mul_(2)
     gates.sigmoid_()
-    # `addcmul_` would round otherwise where there is a single row.
-    cell.mul_(forget).add_(candidate.mul_(2).sub_(1).mul_(enter))
+    # `addcmul_` would round otherwise where there is a single row; twice a number is exact.
+    cell.mul_(forget).add_(candidate.sub_(0.5).mul_(enter), alpha=2)
     return quantised_rows((2 * cell).sigmoid_().mul_(2).sub_(1).mul_(leave)), cell
 
 
