@@ -25,7 +25,7 @@ from pathlib import Path
 # Nothing of torch is imported here: a process starts with the peak of the one that started it.
 from lath.files import read_lines
 
-EVERY = 0.1
+EVERY = 0.5
 """Seconds between two looks at the memory."""
 
 

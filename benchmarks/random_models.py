@@ -8,7 +8,7 @@ import torch
 
 from lath.config import DecodeSettings, NetworkSettings
 from lath.model.directory import ModelInfo, save_model
-from lath.model.network import AT, LAT, EncoderLayer, build_model
+from lath.model.network import AT, build_model
 from lath.text.vocab import EOS, Vocab
 
 SEED = 1
@@ -24,19 +24,4 @@ def write_random_model(directory: Path, vocab: Vocab, network: NetworkSettings, 
                 parameter.mul_(0.05)  # layers hardly change what runs through them: token and position
         model.body.target_positions.weight[tokens:] = 10 * model.body.output_table.weight[EOS]
     info = ModelInfo(network, DecodeSettings(), "xx", "yy", vocab.size, vocab.size, True, network.max_positions - 3, 0)
-    save_model(directory, model.state_dict(), info, (vocab, vocab))
-
-
-def write_random_student(directory: Path, vocab: Vocab, network: NetworkSettings, tokens: int) -> None:
-    """A LAT model with random weights that always predicts the length of `tokens` tokens."""
-    model = build_model(network, vocab.size, vocab.size, True, torch.Generator().manual_seed(SEED))
-    assert isinstance(model, LAT)
-    last = model.body.encoder.layers[-1]
-    assert isinstance(last, EncoderLayer)
-    with torch.no_grad():
-        last.feedforward_residual.norm.bias.fill_(1.0)
-        model.length.table.weight[1:] = 0.0
-        model.length.table.weight[tokens + 2] = 1.0  # BOS and EOS count
-    decode = DecodeSettings(length_candidates=1)
-    info = ModelInfo(network, decode, "xx", "yy", vocab.size, vocab.size, True, network.max_positions - 3, 0)
     save_model(directory, model.state_dict(), info, (vocab, vocab))

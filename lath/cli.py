@@ -38,6 +38,7 @@ from lath.verbs import (
     run_evaluate,
     run_export,
     run_init,
+    run_pair,
     run_prepare,
     run_reproduce,
     run_serve,
@@ -188,6 +189,13 @@ def _add_adapting(verbs: Any) -> None:
         help=f"type of the weights: fp16 (half the size), int8 (a quarter) or coded (a seventh, coarser) {DEFAULT}",
     )
 
+    pair = _verb(verbs, "pair", run_pair, "Put a LAT model and the AT model that checks it into one directory.",
+                 "lath pair runs/lat/model runs/at/model pair --set decode.verify_nats=2")  # fmt: skip
+    pair.add_argument("student", type=Path, help="model directory of a LAT model")
+    pair.add_argument("verifier", type=Path, help="model directory of an AT model with the same vocabulary")
+    pair.add_argument("out", type=Path, help="directory to write; must not exist. Every verb can use it")
+    _add_set(pair)
+
     export = _verb(verbs, "export", run_export, "Export an AT model for CTranslate2.",
                    "lath export runs/teacher/model runs/teacher/int8 --to ctranslate2 --quantization int8")  # fmt: skip
     export.add_argument("model", type=Path, help="model directory of an AT model")
@@ -232,14 +240,8 @@ def _add_translate(verbs: Any) -> None:
         default=FORMATS[0],
         help=f"html translates the text between tags {DEFAULT}",
     )
-    translate.add_argument(
-        "--verifier", type=Path, metavar="MODEL", help="AT model with the same vocabulary, which checks what LAT writes"
-    )
-    translate.add_argument(
-        "--verify",
-        choices=("rerank", "relaxed", "exact"),
-        help="how: it chooses a length, accepts what is likely, or accepts what it would write (default: relaxed)",
-    )
+    _add_verifier(translate)
+    _add_verify(translate)
     _add_threads(translate)
     _add_device(translate)
     _add_precision(translate)
@@ -284,6 +286,7 @@ def _add_serve(verbs: Any) -> None:
         default=ServeSettings.cors,
         help="origin whose pages may ask, * for all (default: none)",
     )
+    _add_verifier(serve)
     _add_threads(serve)
     _add_device(serve)
 
@@ -443,6 +446,8 @@ def _add_show(verbs: Any) -> None:
         metavar="FILE",
         help="with a run: plot its losses into FILE (.svg or .png); with a sentence: draw its passes (.svg)",
     )
+    _add_verifier(show)
+    _add_verify(show)
     _add_device(show)
     _add_precision(show)
     _add_set(show)
@@ -460,6 +465,22 @@ def _verb(
 def _add_set(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", dest="overrides",
                         help="change a setting, for example --set decode.iterations=1; can be repeated")  # fmt: skip
+
+
+def _add_verifier(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--verifier", type=Path, metavar="MODEL", help="AT model with the same vocabulary, which checks what LAT writes"
+    )
+
+
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--verify",
+        metavar="MODE",
+        choices=("rerank", "relaxed", "exact"),
+        help="how it checks: rerank chooses a length, relaxed accepts what is likely, exact what it would write itself "
+        "(default: the model's, or relaxed)",
+    )
 
 
 def _add_precision(parser: argparse.ArgumentParser) -> None:

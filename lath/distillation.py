@@ -24,6 +24,7 @@ from lath.errors import UserError
 from lath.files import chunks, count_lines, locked, read_lines, sha256, whole_directory, whole_file
 from lath.model.bundled import find_model
 from lath.model.directory import CONFIG, WEIGHTS, is_exported
+from lath.model.pair import find_verifier
 from lath.progress import Bar
 from lath.text.vocab import vocab_files
 from lath.training.ranks import ALONE, World, gather, join_world, lead
@@ -173,9 +174,10 @@ def _check_job(shards: Path, job: dict[str, Any]) -> None:
 def fingerprint(model: Path) -> str:
     """A digest of all files that the translations of a model depend on."""
     digest = hashlib.sha256()
-    own = (model / CONFIG, model / WEIGHTS)
-    for path in deciding_files(model) if is_exported(model) else [*own, *vocab_files(model)]:
-        digest.update(bytes.fromhex(sha256(path)))
+    for part in filter(None, (model, find_verifier(model))):
+        own = (part / CONFIG, part / WEIGHTS)
+        for path in deciding_files(part) if is_exported(part) else [*own, *vocab_files(part)]:
+            digest.update(bytes.fromhex(sha256(path)))
     return digest.hexdigest()
 
 

@@ -49,7 +49,8 @@ from lath.model.bundled import find_model
 from lath.model.directory import LoadedModel, ModelInfo, is_exported, load_model, read_info
 from lath.model.network import AT, LAT, Model
 from lath.model.padding import pad
-from lath.text.vocab import EOS, Vocab, same_tokens
+from lath.model.pair import check_pair, find_verifier
+from lath.text.vocab import EOS, Vocab
 
 READ_AHEAD = 32
 """Batches' worth of lines read at once, so that sentences of similar length can share a batch."""
@@ -73,7 +74,8 @@ def load(
     precision it was exported with, by CTranslate2.
 
     `verifier` is an AT model with the same vocabulary, which checks what the model, a LAT, writes, as `decode.verify`
-    says: relaxed, unless the model's settings or the options of a call name another mode.
+    says: relaxed, unless the model's settings or the options of a call name another mode. A pair (`lath pair`) has its
+    own.
 
     Threads may share the translator, from its first use on; each gets its own translations. On a GPU they take turns
     and must use one CUDA stream, as they do by default. A stream of `hypotheses` belongs to the thread that reads it.
@@ -82,16 +84,16 @@ def load(
     or otherwise, start processes with `spawn`, and load in each.
     """
     directory = find_model(model)
-    if verifier is not None:
-        check_pair(directory, find_model(verifier))
+    checking = find_verifier(directory) if verifier is None else find_model(verifier)
+    if checking is not None:
+        check_pair(directory, checking)
     if is_exported(directory):
         return _load_exported(directory, device, precision, engine, threads)
     chosen = choose_device(device)
     precision = choose_precision(precision, read_info(directory).network, chosen, engine)
     loaded = _load_weights(directory, chosen, precision)
-    if verifier is not None:
-        checked_by = _load_weights(find_model(verifier), chosen, precision)
-        return _verified(loaded, checked_by, precision, engine, threads)
+    if checking is not None:
+        return _verified(loaded, _load_weights(checking, chosen, precision), precision, engine, threads)
     shortlist = load_shortlist(directory) if has_shortlist(directory) and chosen.type == "cpu" else None
     return Translator(loaded, choose_decoder(loaded.model, engine, shortlist), precision, threads)
 
@@ -100,34 +102,6 @@ def _load_weights(directory: Path, device: torch.device, precision: str) -> Load
     loaded = load_int8(directory) if precision == "int8" else load_model(directory, device)
     loaded.model.to(PRECISIONS[precision])
     return loaded
-
-
-def check_pair(student: Path, verifier: Path) -> None:
-    """Refuse two models of which the second cannot check what the first writes."""
-    infos: list[ModelInfo] = []
-    for directory, kind, task in ((student, "LAT", "drafts are written by"), (verifier, "AT", "they are checked by")):
-        if is_exported(directory):
-            raise UserError(f"{directory}: an exported model can neither draft nor verify; use the model it came from")
-        infos.append(read_info(directory))
-        if infos[-1].network.kind != kind:
-            raise UserError(f"{directory}: {infos[-1].network.kind}, but {task} {kind}; name a model of that kind")
-    one, other = infos
-    for name in ("source_language", "target_language"):
-        if getattr(one, name) != getattr(other, name):
-            raise UserError(
-                f"{verifier}: {name} {getattr(other, name)!r}, but {student} has {getattr(one, name)!r}; "
-                f"a verifier translates from and into the same languages"
-            )
-    if not same_tokens(student, verifier):
-        raise UserError(
-            f"{verifier}: another vocabulary than {student}; train both on one data directory, or prepare the data of "
-            f"one with lath prepare --vocab-from the other"
-        )
-    if other.network.max_positions <= one.max_length:
-        raise UserError(
-            f"{verifier}: network.max_positions {other.network.max_positions} is too small for sentences of "
-            f"{one.max_length} tokens, which {student} translates; use a verifier with {one.max_length + 1} or more"
-        )
 
 
 def _verified(
@@ -222,6 +196,13 @@ class Translator:
         """The same model and vocabularies with another decoder."""
         return Translator(self._loaded, decoder, self.precision, self.threads, self.verifier)
 
+    def alone(self, engine: str = "auto") -> Translator:
+        """The same model without its verifier."""
+        assert isinstance(self._loaded, LoadedModel)
+        info = replace(self.info, decode=replace(self.info.decode, verify=""))
+        decoder = choose_decoder(self._loaded.model, engine)
+        return Translator(replace(self._loaded, info=info), decoder, self.precision, self.threads)
+
     def with_engine(self, engine: str = "auto") -> Translator:
         """The same weights with a new decoder, which shares no recordings with this one."""
         shortlist = self.decoder.shortlist if isinstance(self.decoder, ShortlistDecoder | LikelyDecoder) else None
@@ -294,6 +275,8 @@ class Translator:
         return chosen
 
     def _no_shortlist(self) -> str:
+        if self.verifier is not None:
+            return "decode.shortlist: a verifier needs the whole vocabulary; set it to false"
         if self.model is None:
             return (
                 "decode.shortlist: the exported model has none; add one to the model it came from with "

@@ -100,6 +100,15 @@ def run_compress(arguments: argparse.Namespace) -> None:
         print(f"{directory}: {directory_size(directory) / 1e6:.2f} MB")
 
 
+def run_pair(arguments: argparse.Namespace) -> None:
+    """A student and its verifier to one model."""
+    from lath.model.pair import make_pair
+
+    student, verifier = find_model(arguments.student), find_model(arguments.verifier)
+    make_pair(student, verifier, arguments.out, decode_options(arguments.overrides))
+    print(arguments.out)
+
+
 def run_export(arguments: argparse.Namespace) -> None:
     """A model for another program."""
     from lath.engine.export import export
@@ -115,9 +124,7 @@ def run_translate(arguments: argparse.Namespace) -> None:
     from lath.translator import load, preferred_device
 
     with join_world(preferred_device(model, arguments.device)) as (world, device):
-        options = decode_options(arguments.overrides)
-        if arguments.verify is not None:
-            options["verify"] = arguments.verify
+        options = _verified_options(arguments)
         translator = load(
             model, str(device), arguments.precision, arguments.engine, arguments.threads, arguments.verifier
         )
@@ -133,6 +140,12 @@ def run_translate(arguments: argparse.Namespace) -> None:
                     stream.write(text + "\n")
                     if _is_live(source):
                         stream.flush()
+
+
+def _verified_options(arguments: argparse.Namespace) -> DecodeOptions:
+    """What --set and --verify say."""
+    options = decode_options(arguments.overrides)
+    return options if arguments.verify is None else {**options, "verify": arguments.verify}
 
 
 @contextlib.contextmanager
@@ -253,7 +266,7 @@ def run_serve(arguments: argparse.Namespace) -> None:
         from lath.serve.server import serve
     except ModuleNotFoundError as error:
         raise UserError(f"lath serve needs {error.name}: pip install 'lath[serve]'") from None
-    serve(models, settings, arguments.device, arguments.threads, arguments.api_key_file)
+    serve(models, settings, arguments.device, arguments.threads, arguments.api_key_file, arguments.verifier)
     raise SystemExit(0)  # SIGTERM is how a server ends; cli.main would report it as lost in an import
 
 
@@ -309,6 +322,8 @@ def run_show(arguments: argparse.Namespace) -> None:
     from lath.analysis.show import explain, plot_passes, plot_run, show
 
     if arguments.sentence is None:
+        if arguments.verifier is not None or arguments.verify is not None:
+            raise UserError("--verifier and --verify are for a sentence; add one, or leave them out")
         if arguments.plot is not None:
             plot_run(path, arguments.plot)
         print(show(path, arguments.overrides))
@@ -318,10 +333,10 @@ def run_show(arguments: argparse.Namespace) -> None:
             f"{arguments.sentence}: a file, not a sentence; give the sentence in quotes, "
             f"or translate the file with lath translate {arguments.path} {arguments.sentence}"
         )
-    options = decode_options(arguments.overrides)
+    options = _verified_options(arguments)
     from lath.translator import load
 
-    translator = load(path, arguments.device, arguments.precision)
+    translator = load(path, arguments.device, arguments.precision, verifier=arguments.verifier)
     hypothesis = next(translator.hypotheses([arguments.sentence], trace=True, split=False, **options))
     if arguments.plot is not None:
         plot_passes(hypothesis, translator.target_vocab, arguments.plot)

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from toy import toy_recipe
+from toy import toy_recipe, write_talkative
 
 from lath.config import Recipe
 from lath.decoding.decoder import PlainDecoder
 from lath.model.directory import LoadedModel, load_model
+from lath.model.pair import make_pair
 from lath.preparation import prepare
-from lath.text.vocab import Vocab
+from lath.text.vocab import Vocab, load_vocabs
 from lath.trainer import train
 from lath.translator import Translator, load
 
@@ -70,6 +71,23 @@ def toy_run(toy_folder: Path) -> Runs:
         return directory
 
     return run
+
+
+@pytest.fixture(scope="session")
+def pair_parts(toy_folder: Path) -> tuple[Path, Path]:
+    """A random student and a random verifier, which seldom agree."""
+    parts = toy_folder / "student", toy_folder / "teacher"
+    vocab = load_vocabs(toy_folder / "data")[0]
+    write_talkative(parts[0], "LAT", vocab)
+    write_talkative(parts[1], "AT", vocab)
+    return parts
+
+
+@pytest.fixture(scope="session")
+def toy_pair(pair_parts: tuple[Path, Path], toy_folder: Path) -> Path:
+    """Both in one directory."""
+    make_pair(*pair_parts, toy_folder / "pair", {})
+    return toy_folder / "pair"
 
 
 @pytest.fixture(scope="session")

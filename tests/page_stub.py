@@ -57,6 +57,17 @@ def passes() -> list[dict[str, Any]]:
     return [first, again]
 
 
+def checked() -> list[dict[str, Any]]:
+    """A draft of which the verifier accepts one token, and a redraft of which it accepts all."""
+    first, again = passes()[:1][0], passes()[1]
+    first |= {"masked": [], "prefix": [], "check": {"accepted": 1, "correction": HOSTILE}}
+    output = [again["output"][0], *again["output"][3:]]
+    pieces = [tokens(("<s>", 0.9), ("▁barks", 0.8)), tokens(("▁barks", 0.7), ("</s>", 0.9))]
+    output[1] = {**output[1], "from": [[0, 1], [1, 0]]}
+    redraft = {"input": ["<s>", None], "pieces": pieces, "output": output, "masked": [], "conflicts": []}
+    return [first, redraft | {"prefix": ["▁the", HOSTILE], "check": {"accepted": 2, "correction": None}}]
+
+
 class Stub(ThreadingHTTPServer):
     """What tests set, and what the page asked for."""
 
@@ -69,6 +80,8 @@ class Stub(ThreadingHTTPServer):
         """Seconds until a text is answered; others are answered at once."""
         self.traced = [passes(), passes()[:1]]
         """The passes of two fragments, for requests that ask for them."""
+        self.verify: dict[str, str] = {}
+        """The pairs of languages that have a verifier, and its mode."""
         self.key = ""
         """Requests without this one are refused."""
         self.failures: list[tuple[int, str, dict[str, str]]] = []
@@ -121,7 +134,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/languages":
             self.reply(languages)
         elif self.path == "/frontend/settings":
-            self.reply({"charLimit": 2000, "keyRequired": bool(self.server.key)})
+            self.reply({"charLimit": 2000, "keyRequired": bool(self.server.key), "verify": self.server.verify})
         elif file.is_file():
             self.reply(file.read_bytes(), KINDS[file.suffix])
         else:

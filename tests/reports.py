@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lath.analysis.analysis import Analysis, Plot, System, Table, Trace
 from lath.analysis.scores import evaluate
 from lath.config import RULE_SETS
 from lath.decoding.merge import merge_pieces
 from lath.decoding.pieces import token_sources
-from lath.decoding.results import Pass
+from lath.decoding.results import Check, Pass
 from lath.text.vocab import BOS, EOS, MASK, SPECIALS
 
 LINES = 400
@@ -35,6 +37,14 @@ def _merged(
     merged = merge_pieces(pieces, scores, RULE_SETS["official"])
     output = [BOS, *(id for id in merged.ids if id not in (BOS, EOS)), EOS]
     return Pass(given, pieces, scores, merged.decisions, output, masked, change, token_sources(merged))
+
+
+def checked_passes() -> list[Pass]:
+    """A draft of which one token is accepted, and a redraft of which all are."""
+    draft = replace(lat_passes()[0], masked=[], length_change=0, check=Check(1, CAT))
+    pieces, scores = [[BOS, BARKS], [BARKS, EOS]], [[-0.1, -0.1]] * 2
+    redraft = _merged([BOS, MASK], pieces, scores, masked=[], change=0)
+    return [draft, replace(redraft, prefix=[THE, CAT], check=Check(2, None))]
 
 
 def cmlm_pass() -> Pass:

@@ -134,16 +134,3 @@ def test_verifying(toy_folder: Path, toy_run: Runs) -> None:
     assert rows["AT greedy"]["same"] == rows["LAT-1, exact"]["same"] == rows["LAT-2, exact"]["same"] == 20
     assert rows["LAT-2, 5 lengths, rerank"]["at_passes"] == 1
     assert all(row["bleu"] >= 0 and row["tokens_a_round"] > 0 for row in told["rows"])
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_latency_of_verifying(known: bool, toy_folder: Path, toy_run: Runs) -> None:
-    student, verifier = toy_run("LAT") / "model", toy_run("AT") / "model"
-    models = ("--student", student, "--verifiers", verifier) if known else ("--width", 16, "--layers", 1)
-    told = last_line("benchmarks/verify_latency.py", toy_folder / "valid.src", *models, "--device", "cpu",
-                     "--min-tokens", 1, "--max-tokens", 9, "--sentences", 2, "--repeats", 1)  # fmt: skip
-    rows = {row["system"]: row for row in told["rows"]}
-    name = "run-AT" if known else "AT-6-6"
-    assert rows[f"{name} exact"]["same"] == rows[f"{name} greedy"]["same"] == 2
-    assert rows[f"{name} rerank"]["checks"] == 1
-    assert all(row["p95"] >= row["p50"] > 0 for row in told["rows"])

@@ -37,7 +37,7 @@ from lath.engine.settings import ExportSettings, ShortlistSettings
 
 ROOT = Path(__file__).parents[1]
 VERBS = (
-    "init", "prepare", "train", "distill", "average", "shortlist", "compress", "export",
+    "init", "prepare", "train", "distill", "average", "shortlist", "compress", "pair", "export",
     "translate", "serve", "evaluate", "analyse", "reproduce", "bench", "show",
 )  # fmt: skip
 Capsys = pytest.CaptureFixture[str]

@@ -7,8 +7,13 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from lath.config import Recipe, recipe_from_tree
+import torch
+
+from lath.config import DecodeSettings, Kind, NetworkSettings, Recipe, recipe_from_tree
+from lath.model.directory import ModelInfo, save_model
+from lath.model.network import build_model
 from lath.preparation import prepare
+from lath.text.vocab import Vocab
 from lath.trainer import train
 
 Language = Callable[[random.Random], list[tuple[str, str]]]
@@ -98,3 +103,14 @@ def train_toy(folder: Path, recipe: Recipe) -> Path:
     """Prepare and train; returns the model directory."""
     prepare(recipe, folder / "data")
     return train(recipe, folder / "data", folder / "run", device="cpu")
+
+
+def write_talkative(directory: Path, kind: Kind, vocab: Vocab) -> None:
+    """A model directory with random weights that has something to say."""
+    network = NetworkSettings(kind, 64, 4, 128, 1, 2, 3, 64, 0.0)
+    model = build_model(network, vocab.size, vocab.size, True, torch.Generator().manual_seed(7))
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            parameter.data *= 50 if "tables" in name or "positions" in name else 3
+    info = ModelInfo(network, DecodeSettings(), "xx", "yy", vocab.size, vocab.size, True, 30, 20)
+    save_model(directory, model.state_dict(), info, (vocab, vocab))

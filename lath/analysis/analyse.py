@@ -136,7 +136,7 @@ def _traced(loaded: dict[str, Loaded], sides: _Sides, settings: AnalyseSettings)
                 vocab=system.translator.target_vocab,
                 traces=found,
                 references=[reference[line] for line in lines],
-                oracle=oracle(system, found, source, reference),
+                oracle=[] if system.settings.verify else oracle(system, found, source, reference),
             )
     return traced
 

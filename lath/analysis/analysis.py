@@ -111,6 +111,8 @@ class ModelFacts:
     precision: str
     fingerprint: str
     """A digest of all files that its translations depend on."""
+    verifier: str | None = None
+    """The kind and layers of the model that checks, if one does."""
 
 
 @dataclass(frozen=True)

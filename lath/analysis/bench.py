@@ -64,6 +64,12 @@ VARIANTS: Mapping[str, Sequence[DecodeOptions]] = {
     "CMLM": ({"iterations": 4, "length_candidates": 5}, {"iterations": 10, "length_candidates": 5}),
     "LAT": ({"iterations": 1}, {"iterations": 2}, {"iterations": 4}),
 }
+VERIFIED: Sequence[DecodeOptions] = (
+    {"verify": "rerank", "iterations": 4, "length_candidates": 5},
+    {"verify": "relaxed", "iterations": 1, "length_candidates": 1},
+    {"verify": "exact", "iterations": 1, "length_candidates": 1},
+)
+"""The rows of a pair beside those of its student."""
 
 
 # ---- rows -------------------------------------------------------------------------------------------------------
@@ -83,14 +89,16 @@ def labels(models: Sequence[Path]) -> list[str]:
     return short if len(set(short)) == len(short) else [str(model) for model in models]
 
 
-def variants(kind: str, overrides: DecodeOptions, has_shortlist: bool = False) -> list[DecodeOptions]:
-    """The decoding settings of a model's rows, also with the shortlist if the model has one.
+def variants(
+    kind: str, overrides: DecodeOptions, has_shortlist: bool = False, verified: bool = False
+) -> list[DecodeOptions]:
+    """The decoding settings of a model's rows, also with the shortlist if the model has one; or those of a pair.
 
     `overrides` take precedence over a row's own settings, and rows that become equal are listed once.
     """
     found: list[DecodeOptions] = []
     shortlists: list[DecodeOptions] = [{}, {"shortlist": True}] if has_shortlist else [{}]
-    for variant, shortlist in itertools.product(VARIANTS[kind], shortlists):
+    for variant, shortlist in itertools.product(VERIFIED if verified else VARIANTS[kind], shortlists):
         options: DecodeOptions = {**variant, **shortlist, **overrides}
         if options not in found:
             found.append(options)
@@ -99,6 +107,9 @@ def variants(kind: str, overrides: DecodeOptions, has_shortlist: bool = False) -
 
 def variant_name(kind: str, options: DecodeOptions) -> str:
     """The name that distinguishes the rows of one model."""
+    name: str = options.get("verify", "")
+    if name:
+        return name
     if kind != "AT":
         name = f"it:{options['iterations']}"
     else:
@@ -110,6 +121,8 @@ def load_rows(models: Sequence[Path], settings: BenchSettings) -> list[Row]:
     """Load every model and list its rows."""
     if "batch_sentences" in settings.overrides:
         raise UserError("--set decode.batch_sentences: not for lath bench; use --batches")
+    if "verify" in settings.overrides:
+        raise UserError("--set decode.verify: not for lath bench, which measures every mode of a pair; leave it out")
     rows: list[Row] = []
     for path, label in zip(models, labels(models), strict=True):
         before = _gpu_bytes()
@@ -118,13 +131,17 @@ def load_rows(models: Sequence[Path], settings: BenchSettings) -> list[Row]:
         weights = _gpu_bytes() - before
         as_plain = (loaded.engine, loaded.precision) == ("plain", "fp32") or is_exported(path)
         plain = load(path, settings.device, engine="plain") if settings.plain and not as_plain else None
-        kind = loaded.info.network.kind
-        for options in variants(kind, settings.overrides, loaded.has_shortlist):
+        kind, pair = loaded.info.network.kind, loaded.verifier is not None
+        alone = loaded.alone() if pair else loaded
+        found = [(alone, options) for options in variants(kind, settings.overrides, alone.has_shortlist)]
+        found += [(loaded, options) for options in variants(kind, settings.overrides, verified=True)] if pair else []
+        for translator, options in found:
             name = f"{label}/{variant_name(kind, options)}"
-            row = Row(name, str(path), loaded.with_engine(), options, loaded.precision, weights)
+            row = Row(name, str(path), translator.with_engine(), options, loaded.precision, weights)
             rows.append(row)
             if plain is not None:
-                rows.append(dataclasses.replace(row, name=f"{name}/plain", translator=plain, precision="fp32"))
+                without = plain.alone("plain") if pair and translator is alone else plain
+                rows.append(dataclasses.replace(row, name=f"{name}/plain", translator=without, precision="fp32"))
     _check_languages(rows)
     return rows
 
@@ -248,6 +265,9 @@ def time_stages(row: Row, text: Text, settings: BenchSettings, times: Times) -> 
     singles = [stages(row, [line]) for line in text.timed[:PROFILED]]
     times.stages[1] = {stage: sum(took[stage] for took in singles) for stage in singles[0]}
     times.stages[largest] = stages(row, throughput_lines(text, largest)[:largest])
+    if row.settings.verify:
+        found = row.translator.hypotheses(text.timed, split=False, **row.overrides)
+        times.checks = statistics.mean(hypothesis.checks for hypothesis in found)
 
 
 def stages(row: Row, lines: list[str]) -> dict[str, float]:

@@ -18,6 +18,7 @@ from lath.decoding.merge import Decision
 from lath.decoding.results import Hypothesis, Pass
 from lath.text.vocab import MASK
 
+State = Literal["", "masked", "accepted", "refused"]
 Name = Callable[[int], str]
 """The text of a token id."""
 
@@ -47,8 +48,8 @@ class Placed(NamedTuple):
 
     column: int
     id: int
-    masked: bool
-    """It was masked for the next pass."""
+    state: State
+    """Masked for the next pass; or what a verifier said of a draft."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,15 @@ class Picture:
     decisions: list[Decision]
     """Conflicts, by which `Cell.conflict` counts, then pieces that share nothing with the text before them."""
     length_change: int
+    prefix: list[int]
+    """Tokens that are kept, behind which this is a draft."""
+    correction: Placed | None
+    """The verifier's own token, in the column of the one that it refused."""
+
+    @property
+    def checked(self) -> bool:
+        """Whether a verifier has checked the output."""
+        return any(placed.state in ("accepted", "refused") for placed in self.output)
 
 
 def draw(traced: Pass) -> Picture:
@@ -71,13 +81,27 @@ def draw(traced: Pass) -> Picture:
         rows, columns = _aligned(traced, decisions)
     else:
         rows, columns = [_filled(traced)], list(range(len(traced.output)))
-    masked = set(traced.masked)
     output = [
-        Placed(column, id, place in masked)
-        for place, (column, id) in enumerate(zip(columns, traced.output, strict=True))
+        Placed(column, id, state) for column, id, state in zip(columns, traced.output, _states(traced), strict=True)
     ]
-    taken = [*columns, *(cell.column for row in rows for cell in row.cells)]
-    return Picture(max(taken) + 1, rows, output, decisions, traced.length_change)
+    correction = _correction(traced, columns)
+    taken = [*columns, *(cell.column for row in rows for cell in row.cells), correction.column if correction else 0]
+    return Picture(max(taken) + 1, rows, output, decisions, traced.length_change, traced.prefix, correction)
+
+
+def _correction(traced: Pass, columns: Sequence[int]) -> Placed | None:
+    if traced.check is None or traced.check.correction is None:
+        return None
+    return Placed([*columns, columns[-1] + 1][1 + traced.check.accepted], traced.check.correction, "accepted")
+
+
+def _states(traced: Pass) -> list[State]:
+    """What became of each token of the output. A check is of what is behind BOS."""
+    if traced.check is None:
+        masked = set(traced.masked)
+        return ["masked" if place in masked else "" for place in range(len(traced.output))]
+    accepted = traced.check.accepted
+    return ["", *("accepted" if place < accepted else "refused" for place in range(len(traced.output) - 1))]
 
 
 def _filled(traced: Pass) -> Row:
@@ -144,16 +168,20 @@ def _row_columns(anchors: Sequence[int | None], columns: Sequence[int], start: i
 # ---- as an image ---------------------------------------------------------------------------------------------------
 
 LEGEND = "After each token: its probability in percent. Struck through: lost to a higher score. Dashed: masked next."
+CHECKED = "Green: accepted by the verifier. Below a token that it refused stands its own; the rest is drafted again."
 CHARACTER, LINE, GAP = 7.3, 24, 12
 """Pixels: the width of a character, the height of a row, the space between two columns or passes."""
 STYLE = """
-svg { color-scheme: light dark; --ink: #1d2129; --faint: #687180; --hue: #2f6fbd; --bad: #b3261e; --mask: #8a5a00 }
+svg { color-scheme: light dark; --ink: #1d2129; --faint: #687180; --hue: #2f6fbd; --bad: #b3261e; --mask: #8a5a00;
+  --good: #1a7f37 }
 @media (prefers-color-scheme: dark) {
-  svg { --ink: #e6e8ec; --faint: #98a2b3; --hue: #6ea8ff; --bad: #ff8a80; --mask: #f0b64a } }
+  svg { --ink: #e6e8ec; --faint: #98a2b3; --hue: #6ea8ff; --bad: #ff8a80; --mask: #f0b64a;
+    --good: #56d364 } }
 text { font: 12px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: var(--ink) }
 .faint, .aside, .given { fill: var(--faint) } .head { font-weight: 700 }
 .box { fill: var(--hue) } .lost { fill: var(--bad); text-decoration: line-through } .score { fill: var(--bad) }
 .masked { fill: none; stroke: var(--mask); stroke-dasharray: 4 3; stroke-width: 1.5 }
+.good { fill: var(--good); font-weight: 700 } .accepted { fill: var(--good); fill-opacity: .16; stroke: var(--good) }
 """
 
 
@@ -167,7 +195,8 @@ def draw_svg(hypothesis: Hypothesis, name: Name) -> str:
             drawn, width, height = _svg_pass(draw(traced), name, high + LINE)
             parts += drawn
             wide, high = max(wide, width), height + 2 * GAP
-    for kind, text in (("head", hypothesis.text), ("faint", LEGEND)):
+    legends = [("faint", LEGEND), *([("faint", CHECKED)] if hypothesis.checks else [])]
+    for kind, text in (("head", hypothesis.text), *legends):
         parts.append(_text(GAP, high + 14, text, kind))
         wide, high = max(wide, 2 * GAP + CHARACTER * len(text)), high + LINE
     size = f'width="{wide:.0f}" height="{high:.0f}" viewBox="0 0 {wide:.0f} {high:.0f}"'
@@ -183,11 +212,15 @@ def _svg_pass(picture: Picture, name: Name, top: float) -> tuple[list[str], floa
     widths = [0.0] * picture.columns
     for cell in cells:
         widths[cell.column] = max(widths[cell.column], CHARACTER * len(cell_text(cell, name)))
-    for placed in picture.output:
+    for placed in (*picture.output, *filter(None, [picture.correction])):
         widths[placed.column] = max(widths[placed.column], CHARACTER * len(name(placed.id)))
-    left = GAP + CHARACTER * max(map(len, [*labels, "merged"])) + GAP
+    left = GAP + CHARACTER * max(map(len, [*labels, "checked"])) + GAP
     edges = list(itertools.accumulate((width + GAP for width in widths), initial=left))
     parts = []
+    kept = " ".join(map(name, picture.prefix))
+    if kept:
+        parts += [_text(GAP, top + 16, "kept", "faint"), _text(left, top + 16, kept, "good")]
+        top += LINE
     for number, (row, label) in enumerate(zip(picture.rows, labels, strict=True)):
         base = top + LINE * number + 16
         parts.append(_text(GAP, base, label, "faint"))
@@ -199,15 +232,21 @@ def _svg_pass(picture: Picture, name: Name, top: float) -> tuple[list[str], floa
             parts.append(_text(x, base, cell_text(cell, name), cell.state))
     base = top + LINE * len(picture.rows) + 20
     parts.append(_text(GAP, base, "merged", "head"))
-    for column, id, masked in picture.output:
-        parts.append(_text(edges[column], base, name(id), "head"))
-        if masked:
+    for column, id, state in picture.output:
+        parts.append(_text(edges[column], base, name(id), "lost" if state == "refused" else "head"))
+        if state in ("masked", "accepted"):
             box = (edges[column] - 4, base - 14, widths[column] + 8, LINE - 4)
-            parts.append(_rectangle(box, 'class="masked"'))
-    for decision in picture.decisions:
+            parts.append(_rectangle(box, f'class="{state}"'))
+    if picture.checked:
+        base += LINE
+        parts.append(_text(GAP, base, "checked", "head"))
+        parts += [_text(edges[column], base, text, "good") for column, text in verdicts(picture, name)]
+    said = [(describe(decision, name), "score" if decision.lost else "faint") for decision in picture.decisions]
+    said += [(describe_check(picture, name), "faint")] if picture.checked else []
+    for sentence, kind in said:
         base += LINE - 4
-        parts.append(_text(left, base, describe(decision, name), "score" if decision.lost else "faint"))
-    wide = max(edges[-1], *(left + CHARACTER * len(describe(d, name)) for d in picture.decisions), 0) + GAP
+        parts.append(_text(left, base, sentence, kind))
+    wide = max(edges[-1], *(left + CHARACTER * len(text) for text in (kept, *(sentence for sentence, _ in said)))) + GAP
     return parts, wide, base
 
 
@@ -229,6 +268,25 @@ def describe(decision: Decision, name: Name) -> str:
     winner = left if decision.kept == "left" else right
     scored = f"{left} ({decision.left_score:.2f}) against {right} ({decision.right_score:.2f})"
     return f"piece {decision.piece}: {scored}: {winner} wins"
+
+
+def verdicts(picture: Picture, name: Name) -> list[tuple[int, str]]:
+    """A tick below each token that the verifier has accepted, and its own below the first that it has not."""
+    ticks = [(placed.column, "✓") for placed in picture.output if placed.state == "accepted"]
+    own = picture.correction
+    return ticks if own is None else [*ticks, (own.column, name(own.id))]
+
+
+def describe_check(picture: Picture, name: Name) -> str:
+    """What the verifier said of a draft, in words."""
+    states = [placed.state for placed in picture.output]
+    accepted, refused = states.count("accepted"), [one.id for one in picture.output if one.state == "refused"]
+    count = f"{accepted} of {accepted + len(refused)} tokens" if refused else "all of the draft"
+    said = f"the verifier accepts {count}"
+    if picture.correction is not None:
+        place = f"for {name(refused[0])}" if refused else "behind it"
+        said += f" and writes {name(picture.correction.id)} {place}"
+    return said
 
 
 def _text(x: float, y: float, text: str, kind: str) -> str:

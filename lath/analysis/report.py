@@ -165,7 +165,8 @@ def _packed_pass(traced: Pass) -> list[Any]:
     Output tokens; [place, columns inserted before it]; places masked; length change; input tokens (None: one row);
     columns by which each row starts after the one before; probabilities, a character each; every cell that is not a
     kept token behind the one before: [row, place in it, columns skipped, token, state, conflict]; decisions: [piece,
-    winner, its score, loser, its score], or [piece, what was appended].
+    winner, its score, loser, its score], or [piece, what was appended]; of a draft that was checked also the tokens
+    before it, and [accepted, correction].
     """
     picture = draw(traced)
     columns = [placed.column for placed in picture.output]
@@ -200,4 +201,5 @@ def _packed_pass(traced: Pass) -> list[Any]:
         "".join(percents),
         odd,
         verdicts,
+        *([traced.prefix, traced.check] if traced.check is not None else []),
     ]

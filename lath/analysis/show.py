@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unicodedata import combining, east_asian_width
 
-from lath.analysis.picture import Cell, Name, Picture, cell_text, describe, draw, draw_svg, row_label
+from lath.analysis.picture import (
+    Cell,
+    Name,
+    Picture,
+    cell_text,
+    describe,
+    describe_check,
+    draw,
+    draw_svg,
+    row_label,
+    verdicts,
+)
 from lath.analysis.plots import Curve, plot_curves, sparkline
 from lath.config import find_recipe, load_recipe, to_tree
 from lath.decoding.results import Hypothesis
 from lath.errors import UserError
 from lath.files import whole_file
 from lath.model.directory import CARD, CONFIG, EXPORTED, is_exported, read_info
+from lath.model.pair import find_verifier
 from lath.text.corpus import DATA_INFO, read_data_info
 from lath.text.vocab import MASK, Vocab
 from lath.training.checkpoints import best_checkpoints, list_checkpoints
@@ -22,7 +35,7 @@ from lath.training.log import Entry, log_entries, training_words
 from lath.training.ranking import out_of_patience, validation_costs
 from lath.training.run import read_settings
 
-COLOURS = {"lost": "9;31", "aside": "2", "given": "2", "head": "1", "masked": "7;33"}
+COLOURS = {"good": "1;32", "lost": "9;31", "aside": "2", "given": "2", "head": "1", "masked": "7;33"}
 """Terminal codes; those of tokens that were kept depend on their probability."""
 LEGEND = (
     "A row is the piece predicted at one position, each token with its probability in percent.\n"
@@ -30,9 +43,15 @@ LEGEND = (
 )
 
 
+CHECKED = (
+    "Below a draft, ✓ is a token that the verifier accepts; its own token stands below the first that it refuses.\n"
+    "The rest is drafted again, behind what is kept; the last kept token stands as <s> there."
+)
+
+
 def explain(hypothesis: Hypothesis, vocab: Vocab, width: int = 100, colour: bool = False) -> str:
     """Each pass of a traced hypothesis as a picture: its input, the pieces, how they merge, and what is masked."""
-    lines = [LEGEND, ""]
+    lines = [LEGEND, *([CHECKED] if hypothesis.checks else []), ""]
     if not hypothesis.passes:
         lines = ["No passes to show: the line is blank, the model is autoregressive (AT), or there is no trace."]
     for number, passes in enumerate(hypothesis.passes, start=1):
@@ -42,10 +61,13 @@ def explain(hypothesis: Hypothesis, vocab: Vocab, width: int = 100, colour: bool
             picture = draw(traced)
             lines += [f"Pass {iteration} of {len(passes)}", *_picture_lines(picture, vocab.token, width, colour)]
             lines += [f"  {describe(decision, vocab.token)}" for decision in picture.decisions]
+            lines += [f"  {describe_check(picture, vocab.token)}"] if picture.checked else []
             if picture.length_change:
                 verb = "inserted" if picture.length_change > 0 else "to delete, if there are enough"
                 lines.append(f"  length: {abs(picture.length_change)} masks {verb}")
             lines.append("")
+    if hypothesis.checks:
+        lines.append(f"Passes: {hypothesis.iterations} of the model, {hypothesis.checks} of its verifier")
     return "\n".join([*lines, f"Translation: {hypothesis.text}"])
 
 
@@ -54,17 +76,21 @@ def _picture_lines(picture: Picture, name: Name, width: int, colour: bool) -> li
     grid: list[tuple[str, dict[int, tuple[str, str]]]] = []
     for row in picture.rows:
         grid.append((row_label(row, name), {cell.column: _printed(cell, name) for cell in row.cells}))
-    grid.append(("merged", {placed.column: (name(placed.id), "head") for placed in picture.output}))
-    masked = {placed.column: (name(MASK), "masked") for placed in picture.output if placed.masked}
+    styles = {"accepted": "good", "refused": "lost"}
+    grid.append(("merged", {one.column: (name(one.id), styles.get(one.state, "head")) for one in picture.output}))
+    masked = {placed.column: (name(MASK), "masked") for placed in picture.output if placed.state == "masked"}
     grid += [("masked next", masked)] if masked else []
+    checked = {column: (text, "good") for column, text in verdicts(picture, name)} if picture.checked else {}
+    grid += [("checked", checked)] if checked else []
     widths = [0] * picture.columns
     for _, cells in grid:
         for column, (text, _) in cells.items():
             widths[column] = max(widths[column], _columns(text))
     indent = max(_columns(label) for label, _ in grid)
-    lines: list[str] = []
+    kept = textwrap.wrap(" ".join(map(name, picture.prefix)), max(20, width - indent - 4), break_on_hyphens=False)
+    lines = [f"  {label.ljust(indent)}  {part}" for label, part in zip(["kept", *[""] * len(kept)], kept, strict=False)]
     for band in _bands(widths, width - indent - 2):
-        lines += [""] if lines else []
+        lines += [""] if band[0] else []
         for label, cells in grid:
             if any(column in cells for column in band):
                 printed = [_padded(*cells.get(column, ("", "")), widths[column], colour) for column in band]
@@ -126,7 +152,9 @@ def _show_model(directory: Path) -> str:
     info = read_info(directory)
     card = directory / CARD
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    return f"{text}\ndecoding defaults: {json.dumps(to_tree(info.decode))}"
+    verifier = find_verifier(directory)
+    checked = "" if verifier is None else f"\nverifier: lath show {verifier}"
+    return f"{text}\ndecoding defaults: {json.dumps(to_tree(info.decode))}{checked}"
 
 
 def _show_data(directory: Path) -> str:

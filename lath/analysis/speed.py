@@ -24,7 +24,7 @@ from lath.files import json_line
 from lath.translator import Translator
 
 STAGES = ("tokenise", "encode", "decode", "merge", "detokenise")
-NAMED = ("beam", "iterations", "length_candidates", "extra_length")
+NAMED = ("beam", "iterations", "length_candidates", "extra_length", "verify", "verify_top", "verify_nats")
 """Settings that every signature contains."""
 
 
@@ -71,6 +71,8 @@ class Times:
     """By source length: for each sentence of that length, one at a time."""
     stages: dict[int, dict[str, float]] = field(default_factory=dict)
     """By batch size: for each stage. Measured once, because stages are compared only within a row."""
+    checks: float | None = None
+    """Passes of the verifier for one of the timed sentences, on average."""
     memory: int = 0
     """Peak bytes on a GPU: weights, recordings and working memory."""
 
@@ -123,6 +125,8 @@ class Speed:
     """By batch size: the share of each stage in the time."""
     memory_mib: float | None
     """Peak memory on a GPU, for this row alone."""
+    checks: float | None
+    """Passes of the verifier for a sentence, if one is in use."""
     bleu: float | None
     signature: str
     throughput_signature: str
@@ -158,6 +162,7 @@ def summarise(row: Row, times: Times, against_p50: float, text: Text, bleu: Scor
         longest_over_20=at_length[160] / at_length[20] if {20, 160} <= at_length.keys() else None,
         shares={batch: shares(stages) for batch, stages in times.stages.items()},
         memory_mib=times.memory / 2**20 if row.translator.device.type == "cuda" else None,
+        checks=times.checks,
         bleu=None if bleu is None else bleu.value,
         signature=f"{signature(row, 1, tokens)} = {latency}",
         throughput_signature=f"{signature(row, best, bulk_tokens)} = {throughput[best]:.1f} sentences/s",
@@ -175,6 +180,10 @@ def signature(row: Row, batch: int, tokens: float) -> str:
         piece = [f"K:{network.piece_length}"] if row.kind == "LAT" else []
         longer = f"+{settings.extra_length}" if row.kind == "LAT" and settings.extra_length else ""
         fields += [*piece, f"it:{settings.iterations}", f"len:{settings.length_candidates}{longer}"]
+    if settings.verify:
+        fields += [f"{settings.verify}:{verifier_shape(row.translator)}"]
+    if settings.verify == "relaxed":
+        fields += [f"top:{settings.verify_top}", f"nats:{settings.verify_nats:g}"]
     fields += [f"{key}:{value}" for key, value in row.overrides.items() if key not in NAMED]
     fields += [f"b:{batch}", f"src:{tokens:.0f}", row.translator.engine, row.precision,
               device_name(row.translator.device)]  # fmt: skip
@@ -185,6 +194,13 @@ def signature(row: Row, batch: int, tokens: float) -> str:
     else:
         fields.append(f"torch:{torch.__version__}")
     return "|".join([*fields, f"lath:{__version__}"])
+
+
+def verifier_shape(translator: Translator) -> str:
+    """The kind and the layers of what verifies."""
+    assert translator.verifier is not None
+    network = translator.verifier.settings
+    return f"{network.kind.lower()}-{network.encoder_layers}-{network.decoder_layers}"
 
 
 def device_name(device: torch.device) -> str:
@@ -227,6 +243,7 @@ def speed_table(speeds: Sequence[Speed]) -> str:
     batches = list(speeds[0].sentences_per_second)
     header = ["row", "p50 ms", "p95 ms", "mean ms", "times", *(f"sent/s b:{batch}" for batch in batches), "best batch"]
     with_memory = any(speed.memory_mib is not None for speed in speeds)
+    with_checks = any(speed.checks is not None for speed in speeds)
     with_bleu = any(speed.bleu is not None for speed in speeds)
     rows = []
     for speed in speeds:
@@ -234,9 +251,10 @@ def speed_table(speeds: Sequence[Speed]) -> str:
         cells += [f"{speed.sentences_per_second[batch]:.1f}" for batch in batches]
         cells.append(str(speed.best_batch))
         cells += [_number(speed.memory_mib, 0)] if with_memory else []
+        cells += [_number(speed.checks, 2)] if with_checks else []
         cells += [_number(speed.bleu, 2)] if with_bleu else []
         rows.append(cells)
-    return markdown([*header, *["MiB"] * with_memory, *["BLEU"] * with_bleu], rows)
+    return markdown([*header, *["MiB"] * with_memory, *["checks"] * with_checks, *["BLEU"] * with_bleu], rows)
 
 
 def length_table(speeds: Sequence[Speed]) -> str:

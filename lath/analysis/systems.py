@@ -24,7 +24,7 @@ from lath.analysis.analysis import Latency, ModelFacts, Trace
 from lath.analysis.bench import timed
 from lath.analysis.sentences import usable_lines
 from lath.analysis.settings import AnalyseSettings
-from lath.analysis.speed import Row, percentile, signature
+from lath.analysis.speed import Row, percentile, signature, verifier_shape
 from lath.config import AUTO, DecodeOptions, DecodeSettings, decode_options, to_tree
 from lath.decoding.decoder import PlainDecoder
 from lath.decoding.results import Decoded, Hypothesis
@@ -161,6 +161,7 @@ def facts(system: Loaded) -> ModelFacts:
         settings=to_tree(system.settings),
         precision=system.translator.precision,
         fingerprint=fingerprint(system.directory),
+        verifier=verifier_shape(system.translator) if system.settings.verify else None,
     )
 
 
@@ -213,7 +214,10 @@ def trace(system: Loaded, source: Sequence[str], lines: Sequence[int]) -> list[T
     decode = system.translator.target_vocab.decode
     traces = []
     for line, found in zip(lines, system.hypotheses([source[line] for line in lines], trace=True), strict=True):
-        texts = [" ".join(decode(one.output[1:-1]) for one in turn) for turn in zip(*found.passes, strict=True)]
+        # A verified fragment may have fewer passes than another: its last text stays.
+        last = [itertools.chain(passes, itertools.repeat(passes[-1])) for passes in found.passes]
+        turns = itertools.islice(zip(*last, strict=False), max(map(len, found.passes), default=0))
+        texts = [" ".join(decode([*one.prefix, *one.output[1:-1]]) for one in turn) for turn in turns]
         traces.append(Trace(line, found.text, found.score, found.passes, texts))
     return traces
 
@@ -221,7 +225,8 @@ def trace(system: Loaded, source: Sequence[str], lines: Sequence[int]) -> list[T
 def token_texts(traces: Sequence[Trace], vocab: Vocab) -> dict[int, str]:
     """The text of each token id in the traces."""
     passes = [one for found in traces for fragment in found.passes for one in fragment]
-    ids = {id for one in passes for id in itertools.chain(one.input, one.output, *one.pieces)}
+    ids = {id for one in passes for id in itertools.chain(one.input, one.output, one.prefix, *one.pieces)}
+    ids |= {one.check.correction for one in passes if one.check is not None and one.check.correction is not None}
     spans = {id for one in passes for decision in one.decisions for id in (*decision.left, *decision.right)}
     return {id: vocab.token(id) for id in sorted(ids | spans)}
 

@@ -93,7 +93,8 @@ def decoding(system: System) -> str:
         return f"beam {settings['beam']}"
     passes, lengths = settings["iterations"], settings["length_candidates"]
     extra = f" + {settings['extra_length']}" if settings["extra_length"] and system.model.kind == "LAT" else ""
-    return f"{passes} pass{'es' * (passes > 1)}, {lengths} length{'s' * (lengths > 1)}{extra}"
+    checked = f", {settings['verify']}" if settings["verify"] else ""
+    return f"{passes} pass{'es' * (passes > 1)}, {lengths} length{'s' * (lengths > 1)}{extra}{checked}"
 
 
 def significance_table(systems: Sequence[System]) -> Table:

@@ -22,6 +22,7 @@ from lath.text.vocab import BOS, EOS, MASK, Vocab
 
 BINS = 10
 """Of the calibration."""
+VERIFIED_OUT = "Left out are verified systems: their passes draft parts of a text, which another model corrects."
 NO_TRACES = "Left out: it needs the passes of a CMLM or LAT model, and {}."
 NO_PIECES = "Left out: it needs the pieces of a LAT model, and {}."
 
@@ -55,15 +56,21 @@ class Traced:
 
 def trace_tables(traced: Sequence[Traced], tokenised: bool, window: int) -> list[Table]:
     """All tables of this file; those that no system has passes for say why."""
-    lat = [system for system in traced if system.kind == "LAT"]
-    return [
-        passes_table(traced, tokenised),
+    own = [system for system in traced if not system.settings.verify]
+    lat = [system for system in own if system.kind == "LAT"]
+    tables = [
+        passes_table(own, tokenised),
         agreement_table(lat),
         conflicts_table(lat),
         collapse_table(lat, tokenised, window),
-        lengths_table(traced, tokenised),
-        calibration_table(traced),
+        lengths_table(own, tokenised),
+        calibration_table(own),
     ]
+    verified = [system for system in traced if system.settings.verify]
+    if not verified:
+        return tables
+    out = [dataclasses.replace(table, note=f"{table.note} {VERIFIED_OUT}") for table in tables]
+    return [*out, checks_table(verified)]
 
 
 def _table(
@@ -306,6 +313,35 @@ def filled_tokens(passes: Sequence[Pass]) -> list[tuple[int, float]]:
             if id == MASK:
                 scores[place] = found.scores[place][0]
     return list(zip(passes[-1].output, scores, strict=True))[1:-1]
+
+
+def checks_table(verified: Sequence[Traced]) -> Table:
+    """How much of what LAT drafts its verifier accepts."""
+    rows: list[list[Cell]] = []
+    for system in verified:
+        settings = system.settings
+        fragments = [fragment for trace in system.traces for fragment in trace.passes]
+        checked = [one for fragment in fragments for one in fragment if one.check is not None]
+        checks = [one.check for one in checked if one.check is not None]
+        accepted = sum(check.accepted for check in checks)
+        written = accepted + sum(check.correction is not None for check in checks)
+        drafted = sum(len(one.output) - 1 for one in checked)
+        rule = f" ({settings.verify_top} best, {settings.verify_nats:g} nats)" if settings.verify == "relaxed" else ""
+        verifications = len(checks) if checks else len(fragments)
+        rows.append([
+            system.name, settings.verify + rule, _lines(system), _mean(verifications, len(fragments)),
+            _mean(sum(map(len, fragments)), len(fragments)), _share(accepted, drafted), _mean(written, len(checks)),
+        ])  # fmt: skip
+    columns = {"system": 0, "mode": 0, "lines": 0, "checks": 2, "passes": 2, "accepted %": 1, "tokens a check": 2}
+    note = (
+        "Means of a sentence: passes of the verifier (checks) and of the model. Accepted: of all drafted tokens. "
+        "A check writes the tokens that it accepts, and one of its own. In rerank it only chooses a length."
+    )
+    return _table("checks", "What verifiers accept", columns, rows, note)
+
+
+def _mean(total: int, count: int) -> float | None:
+    return total / count if count else None
 
 
 def _by_pass(traced: Sequence[Traced]) -> Iterator[tuple[Traced, int, list[Pass]]]:

@@ -1,8 +1,8 @@
 """Split a text into sentences and what stands around them: line breaks, indentation, list markers, white space.
 
-Each line is a block of its own: nothing says for certain that a line break is there for its width alone, and line
-breaks must come through. So a sentence that is wrapped over two lines is two sentences here. The splitter is the
-library sentencex, with two corrections that a trial showed to be needed (docs/adr/0013-sentence-splitter.md).
+A sentence may hold line breaks where a line clearly continues in the next (wrapping.py); else each line is a block of
+its own. The splitter is the library sentencex, with two corrections that a trial showed to be needed
+(docs/adr/0013-sentence-splitter.md).
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import NamedTuple
+
+from lath.document.protect import find_spans
+from lath.document.wrapping import blanked, blocks
 
 
 class Span(NamedTuple):
@@ -49,15 +52,18 @@ _MORE_ENDS = {
 def split_text(text: str, language: str) -> list[Span]:
     r"""The sentences of a text in `language` ("de", "en-GB"), and what stands between them; joined, they are the text.
 
-    Sentences have no white space around them. Whatever has no letter is kept as it is, too. A language that the library
-    does not know is split by general rules.
+    Sentences have no white space around them. Whatever has no letter is kept as it is, too, and so is fenced code. A
+    language that the library does not know is split by general rules.
 
     >>> [span.text for span in split_text("Es ist 9 Uhr. Wir\n\n  1. Kommt Dr. Ott?\n", "de")]
     ['Es ist 9 Uhr.', ' ', 'Wir', '\n\n  1. ', 'Kommt Dr. Ott?', '\n']
     >>> [span.text for span in split_text("- Yes. No!\n- 12,5 %\n", "en") if span.sentence]
     ['Yes.', 'No!']
     """
-    return _tidied(span for line in text.splitlines(keepends=True) for span in _line_spans(line, language))
+    found = blocks(text.splitlines(keepends=True))
+    return _tidied(
+        span for block, is_text in found for span in (_line_spans(block, language) if is_text else [Span(block, False)])
+    )
 
 
 def split_line(line: str, language: str) -> list[Span]:
@@ -86,13 +92,14 @@ def _line_spans(line: str, language: str) -> Iterator[Span]:
     body = line[match.end() :]
     for cell in re.split(r"([|\t])" if body.startswith("|") else r"(\t)", body):
         start = 0
-        for end in _ends(cell, language):
-            text = cell[start:end]
-            sentence = text.strip()
-            before = len(text) - len(text.lstrip())
-            yield Span(text[:before], False)
-            yield Span(sentence, _has_letter(sentence))
-            yield Span(text[before + len(sentence) :], False)
+        plain = blanked(cell)
+        for end in _ends(plain, language):
+            text = plain[start:end]
+            first, last = start + len(text) - len(text.lstrip()), start + len(text.rstrip())
+            first = min(first, last)
+            yield Span(cell[start:first], False)
+            yield Span(cell[first:last], _has_letter(cell[first:last]))
+            yield Span(cell[last:end], False)
             start = end
 
 
@@ -119,4 +126,6 @@ def _ends(text: str, language: str) -> list[int]:
         ends.difference_update(match.end() for match in _NO_ENDS[language].finditer(plain))
     if language in _MORE_ENDS:
         ends.update(match.end() for match in _MORE_ENDS[language].finditer(plain))
+    for span in find_spans(text):  # such as Markdown's ![picture](file.png)
+        ends.difference_update(range(span.start + 1, span.end))
     return sorted(ends | {len(text)})

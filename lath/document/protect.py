@@ -47,7 +47,14 @@ _KINDS = {
     "url": r"(?<!\w)(?:(?:https?|s?ftp|file|wss?)://|mailto:|www\.)(?:[^\s<>\"“”„»«`()]|\([^\s<>()]*+\))+"
     rf"(?<![.,;:!?…'*_])|(?<![\w.@-]){_DOMAIN}(?:{_TOP})(?![\w@-]|\.\w)(?:[/?#](?:[^\s<>\"“”„»«`()]*[\w/=&%#])?)?",
     "email": rf"(?<![\w.+-])[\w.+-]{{1,64}}+@{_DOMAIN}[\w-]{{1,63}}+",
-    "markup": r"</?[A-Za-z][\w:.-]*+(?:\s[^<>]*+)?/?>|</?\d{1,9}/?>|<![A-Za-z\[-][^<>]*+>"
+    # § 3 Abs. 2 Satz 1 BGB, Art. 5 Abs. 1 lit. a DSGVO; a street and its number.
+    "citation": r"(?<!\w)(?:§{1,2}+|Art\.)\s?\d{1,4}[a-z]?(?:,?\s(?:Abs|Nr|Satz|S|lit|Buchst|Alt|Hs|Ziff)\b\.?\s?"
+    r"(?:\d{1,3}[a-z]?|[a-z])(?!\w))*+(?:\s[A-ZÄÖÜ][A-Za-z]{0,9}[A-Z](?!\w))?",
+    "street": r"(?<![\w-])[A-ZÄÖÜ][\w-]{0,40}?(?:straße|strasse|str\.|gasse|allee)\s\d{1,4}(?:\s?[a-z])?"
+    r"(?![\w.,-]*\d|\w)",
+    # The brackets of Markdown's links, pictures and footnotes, too.
+    "markup": r"!?\[(?=[^\[\]\n]{0,200}\]\([^()\s]{1,300}\))|\[(?=!\[)|\]\([^()\s]{1,300}\)|\[\^\w{1,20}\]"
+    r"|</?[A-Za-z][\w:.-]*+(?:\s[^<>]*+)?/?>|</?\d{1,9}/?>|<![A-Za-z\[-][^<>]*+>"
     r"|&(?:[A-Za-z][A-Za-z\d]{1,30}|#\d{1,7}|#x[\dA-Fa-f]{1,6});",
     "placeholder": r"\{\{[^{}\n]{1,100}\}\}|[$#@]?\{[^{}\s]{0,100}\}|\[\[\w{1,100}\]\]|(?<![\w%])%[A-Za-z_]\w{0,63}%"
     r"|%(?:\(\w{1,64}\)|\d{1,3}\$)?[-+#0]?\d{0,9}(?:\.\d{1,9})?l{0,2}[sdifuxXeEgGcr@](?!\w)|%%"
@@ -71,7 +78,8 @@ _KINDS = {
     r"|(?<![\w:])(?:[\dA-Fa-f]{0,4}:){2,7}[\dA-Fa-f]{1,4}(?![\w:])"
     r"|(?<!\w)(?:\+\d{1,3}|\(?0[1-9]\d{0,4}\)?(?=[ /]))(?:[ /().-]{1,2}\d{1,12}){1,6}+(?!\w)"
     rf"|(?<!\w)(?:[€$£¥]|(?:EUR|USD|GBP|CHF|US\$)\s)\s?{_NUMBER}{_FOLLOWED}"
-    rf"|(?<![\w.,])(?<!\w[-–/])[-+−±]?{_NUMBER}(?:[ \xa0\u2009\u202f]\d{{3}}(?!\d))*+(?:\s?[-–×x]\s?{_NUMBER})?"
+    rf"|(?<![\w.,])(?<!\w[-–/])[-+−±]?{_NUMBER}(?:,[-–—](?!\w))?"
+    rf"(?:[ \xa0\u2009\u202f]\d{{3}}(?!\d))*+(?:\s?[-–×x]\s?{_NUMBER})?"
     rf"(?:\s?(?:{_UNIT})(?![\w²³/]))?{_FOLLOWED}(?!\.\s?[-–\w])",
 }
 NUMERIC = frozenset({"date", "time", "number"})
@@ -166,7 +174,7 @@ def _replaced(
             )
             output = re.sub("|".join(patterns), lambda match: originals[match[0].strip()][1], output)
         output = text[:start] + output + text[end:]
-        if any(word in output for word in invented):
+        if any(word in output for word in invented) or ("[](" in output and "[](" not in text):  # a link without text
             return None
         return output if all(_count(it, output) == _count(it, text) for it in protected) else None
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from lath.decoding.results import Hypothesis
 from lath.document.layout import Span, split_text
 from lath.document.plan import plan
+from lath.document.wrapping import broken, unbroken
 from lath.text.vocab import Vocab
 
 
@@ -26,8 +27,8 @@ def lay_out(text: str, language: str) -> list[Span]:
 def translate_sentences(
     sentences: list[str], vocab: Vocab, translate: Callable[[list[str]], list[Hypothesis]]
 ) -> list[Hypothesis]:
-    """Sentences, each in as many attempts as it needs to keep what must come through unchanged."""
-    plans = [plan(sentence, vocab) for sentence in sentences]
+    """Sentences, each in as many attempts as it needs to keep what must come through unchanged, and its line breaks."""
+    plans = [plan(unbroken(sentence), vocab) for sentence in sentences]
     done: dict[int, Hypothesis] = {}
     for number in itertools.count():
         waiting = [index for index in range(len(plans)) if index not in done]
@@ -38,6 +39,7 @@ def translate_sentences(
         for index, attempt in zip(waiting, tried, strict=True):
             parts = [next(units) for _ in attempt.texts]
             if (text := attempt.join([part.text for part in parts])) is not None:
+                text = broken(text, sentences[index])
                 done[index] = replace(_together(text, parts), copied=plans[index].copied)
     raise AssertionError("unreachable")
 

@@ -16,6 +16,7 @@ from lath.errors import UserError, did_you_mean, one_of
 from lath.files import whole_directory
 from lath.model.directory import (
     CARD,
+    CONFIG,
     SHORTLIST,
     WEIGHTS,
     is_exported,
@@ -24,6 +25,7 @@ from lath.model.directory import (
     save_tensors,
     write_info,
 )
+from lath.model.pair import VERIFIER, find_verifier
 from lath.model.storage import FULL, SMALLER, shrink
 from lath.text.vocab import vocab_files
 
@@ -46,9 +48,12 @@ def compress(model: Path, out: Path, storage: str = CompressSettings.storage) ->
         extras = [path for path in (model / CARD, model / SHORTLIST) if path.is_file()]
         for path in [*vocab_files(model), *extras]:
             shutil.copyfile(path, partial / path.name)
-        write_info(partial, loaded.info, storage)
+        verifier = find_verifier(model)
+        if verifier is not None:
+            compress(verifier, partial / VERIFIER, storage)
+        write_info(partial, loaded.info, storage, [partial / VERIFIER / CONFIG] if verifier is not None else [])
 
 
 def directory_size(directory: Path) -> int:
     """The total size in bytes of the files in a directory."""
-    return sum(path.stat().st_size for path in directory.iterdir() if path.is_file())
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

@@ -51,6 +51,7 @@ from lath.serve.schema import (
     KnownLanguage,
     TranslateAnswer,
     TranslateRequest,
+    Verify,
 )
 from lath.serve.settings import ServeSettings
 from lath.serve.trace import hypothesis_json
@@ -66,7 +67,7 @@ CLIENT_GONE = 499
 MOST_FIELDS = 1000
 RETRY = {"Retry-After": "1"}
 DESCRIPTION = (
-    "Translation by lath. Requests and answers are those of LibreTranslate, with iterations and trace besides."
+    "Translation by lath. Requests and answers are those of LibreTranslate, with iterations, verify and trace besides."
 )
 BODIES = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
 FILES = {".txt": ("text", "text/plain"), ".html": ("html", "text/html"), ".htm": ("html", "text/html")}
@@ -328,10 +329,11 @@ async def _alternatives(
 ) -> list[list[str]]:
     """Other translations: those with other lengths, or for AT with narrower beams, as far as they differ."""
     found: list[list[str]] = [[] for _ in texts]
+    checked: DecodeOptions = {} if asked.verify is None else {"verify": asked.verify}
     for options in OTHERS:
         if all(len(others) >= asked.alternatives for others in found):
             break
-        others = await _translate(ticket, workers, texts, Kind.of(options), asked.format)
+        others = await _translate(ticket, workers, texts, Kind.of({**options, **checked}), asked.format)
         for text, known, first in zip((other.text for other in others), found, firsts, strict=True):
             if len(known) < asked.alternatives and text not in [first, *known]:
                 known.append(text)
@@ -411,6 +413,8 @@ def _add_translation(app: FastAPI, server: Server) -> None:
         with ticket.timed("detect"):
             workers, detected = server.find(asked.source, asked.target, texts)
         options: DecodeOptions = {} if asked.iterations is None else {"iterations": asked.iterations}
+        if asked.verify is not None:
+            options["verify"] = _checkable(asked.verify, workers)
         kind = Kind.of(options, asked.trace and asked.format == "text")
 
         async def work() -> tuple[list[Hypothesis], list[list[str]]]:
@@ -429,7 +433,7 @@ def _add_translation(app: FastAPI, server: Server) -> None:
             answer["detectedLanguage"] = shaped([one.model_dump() for one in detected])
         if asked.alternatives:
             answer["alternatives"] = shaped(others)
-        if asked.trace or asked.iterations is not None:
+        if asked.trace or options:
             listed = zip(workers, found, strict=True) if asked.format == "text" else ()
             answer["lath"] = {
                 "ms": {step: round(ms, 2) for step, ms in ticket.ms.items()},
@@ -485,9 +489,22 @@ def _add_shapes(app: FastAPI, server: Server) -> None:
         return _json([found.model_dump() for found in server.detect(texts)])
 
 
+def _checkable(verify: Verify, workers: Sequence[Worker | None]) -> Verify:
+    """A mode that every model of a request can be asked for."""
+    for worker in workers:
+        if verify and worker is not None and not worker.verifies:
+            info = worker.translator.info
+            raise HTTPException(
+                400,
+                f"verify: nothing checks {info.source_language} to {info.target_language} here; leave it out, "
+                f"or serve a model with a verifier",
+            )
+    return verify
+
+
 def _explained(worker: Worker | None, hypothesis: Hypothesis) -> dict[str, Any]:
     if worker is None:
-        return {"text": hypothesis.text, "score": 0.0, "doubtful": False, "copied": True, "passes": []}
+        return {"text": hypothesis.text, "score": 0.0, "doubtful": False, "copied": True, "checks": 0, "passes": []}
     return hypothesis_json(hypothesis, worker.translator.target_vocab)
 
 
@@ -513,6 +530,11 @@ def _add_information(app: FastAPI, server: Server) -> None:
             "supportedFilesFormat": list(FILES),
             "frontendTimeout": 500,
             "suggestions": False,
+            "verify": {
+                "-".join(pair): worker.translator.settings().verify
+                for pair, worker in server.workers.items()
+                if worker.verifies
+            },
             "language": {
                 "source": {"code": source, "name": NAMES.get(source, source)},
                 "target": {"code": target, "name": NAMES.get(target, target)},

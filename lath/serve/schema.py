@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 Texts = str | list[str]
+Verify = Literal["", "rerank", "relaxed", "exact"]
 Language = Annotated[str, Field(min_length=1, max_length=20)]
 
 
 class TranslateRequest(BaseModel):
-    """Texts to translate, as LibreTranslate takes them; `iterations` and `trace` are lath's own."""
+    """Texts to translate, as LibreTranslate takes them; `iterations`, `verify` and `trace` are lath's own."""
 
     q: Texts = Field(description="a text, or a list of texts")
     source: Language = Field(description="code of the language to translate from, or auto")
@@ -20,6 +21,9 @@ class TranslateRequest(BaseModel):
     alternatives: int = Field(0, ge=0, le=3, description="other translations to give, as far as there are any")
     api_key: str = ""
     iterations: int | None = Field(None, ge=1, le=16, description="passes of the decoder")
+    verify: Verify | None = Field(
+        None, description="how a verifier checks the translation, where there is one; empty for no checks"
+    )
     trace: bool = Field(False, description="give every pass of the decoder (texts only)")
 
 
@@ -59,11 +63,11 @@ class Trace(BaseModel):
     """lath's own part of an answer."""
 
     ms: dict[str, float] = Field(description="milliseconds of each step")
-    hypotheses: list[dict[str, Any]] = Field(description="for each text: text, score, doubtful, copied, passes")
+    hypotheses: list[dict[str, Any]] = Field(description="for each text: text, score, doubtful, copied, checks, passes")
 
 
 class TranslateAnswer(BaseModel):
-    """Translations; lists where `q` was one. `lath` is there if `iterations` or `trace` was."""
+    """Translations; lists where `q` was one. `lath` is there if `iterations`, `verify` or `trace` was."""
 
     translatedText: Texts
     detectedLanguage: Detected | list[Detected] | None = None

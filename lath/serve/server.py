@@ -26,11 +26,14 @@ def serve(
     device: str = "auto",
     threads: int | None = None,
     key_file: Path | None = None,
+    verifier: Path | None = None,
 ) -> None:
     """Serve the models until SIGTERM or Ctrl-C; what was accepted by then is still answered."""
+    if verifier is not None and len(models) > 1:
+        raise UserError("--verifier is for one model; make a directory of each pair with lath pair, and name those")
     keys = read_keys(key_file) if key_file else Keys([])
     with listen(settings.host, settings.port) as listener:
-        server = make_server(models, settings, device, threads, keys)
+        server = make_server(models, settings, device, threads, keys, verifier)
         configuration = uvicorn.Config(
             make_app(server), access_log=False, server_header=False, log_level="warning", lifespan="off", ws="none"
         )
@@ -52,9 +55,14 @@ def serve(
 
 
 def make_server(
-    models: Sequence[Path], settings: ServeSettings, device: str, threads: int | None, keys: Keys
+    models: Sequence[Path],
+    settings: ServeSettings,
+    device: str,
+    threads: int | None,
+    keys: Keys,
+    verifier: Path | None = None,
 ) -> Server:
-    """Load the models, one for each language pair."""
+    """Load the models, one for each language pair; `verifier` checks the only one."""
     metrics = Metrics()
 
     def observe(batch: Sequence[Item], seconds: float) -> None:
@@ -63,7 +71,7 @@ def make_server(
 
     workers: dict[tuple[str, str], Worker] = {}
     for model in models:
-        translator = load(model, device, threads=threads)
+        translator = load(model, device, threads=threads, verifier=verifier)
         pair = translator.info.source_language, translator.info.target_language
         if pair in workers:
             raise UserError(

@@ -17,6 +17,7 @@ def hypothesis_json(hypothesis: Hypothesis, vocab: Vocab) -> dict[str, Any]:
         "score": hypothesis.score if math.isfinite(hypothesis.score) else None,
         "doubtful": hypothesis.doubtful,
         "copied": hypothesis.copied,
+        "checks": hypothesis.checks,
         "passes": [[pass_json(one, vocab) for one in passes] for passes in hypothesis.passes],
     }
 
@@ -25,9 +26,15 @@ def pass_json(traced: Pass, vocab: Vocab) -> dict[str, Any]:
     """One pass: its input (null is a mask), the piece at each position, and each token of the output with its origins.
 
     An origin is the position of a piece and the place in it. `masked` are the places of the output that the next pass
-    sees as masks.
+    sees as masks. A draft of verified decoding continues `prefix`, which is kept; `check` has how many of its tokens
+    behind the first were accepted, and the verifier's correction behind them, or null.
     """
+    check = traced.check and {
+        "accepted": traced.check.accepted,
+        "correction": None if traced.check.correction is None else vocab.token(traced.check.correction),
+    }
     return {
+        "prefix": [vocab.token(id) for id in traced.prefix],
         "input": [None if id == MASK else vocab.token(id) for id in traced.input],
         "pieces": [
             [{"t": vocab.token(id), "p": _probability(score)} for id, score in zip(piece, scores, strict=True)]
@@ -47,6 +54,7 @@ def pass_json(traced: Pass, vocab: Vocab) -> dict[str, Any]:
             for decision in traced.decisions
             if decision.step == "conflict"
         ],
+        "check": check,
     }
 
 

@@ -75,6 +75,11 @@ class Worker:
         return self._thread.is_alive() and (self._helper is None or self._helper.is_alive())
 
     @property
+    def verifies(self) -> bool:
+        """Whether the model has a verifier."""
+        return self.translator.verifier is not None
+
+    @property
     def queued(self) -> int:
         """Requests that wait."""
         with self._changed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sys
@@ -17,11 +18,12 @@ from lath.analysis.analyse import analyse
 from lath.analysis.analysis import Analysis, Cell, Table, Trace
 from lath.analysis.settings import AnalyseSettings
 from lath.analysis.systems import Asked, KnownLengths, load_systems, parse_system, parse_systems, translate
-from lath.analysis.traces import Traced, changed_tokens, judged, trace_tables
+from lath.analysis.traces import VERIFIED_OUT, Traced, changed_tokens, judged, trace_tables
 from lath.cli import main
 from lath.config import RULE_SETS, DecodeSettings
 from lath.decoding.merge import merge_pieces
-from lath.decoding.results import Pass
+from lath.decoding.results import Check, Pass
+from lath.distillation import fingerprint
 from lath.errors import UserError
 from lath.text.vocab import BOS, EOS, MASK, SPECIALS
 
@@ -309,6 +311,52 @@ def by_hand() -> Traced:
     trace = Trace(0, texts[1], -0.1, [[first, last]], texts)
     settings = DecodeSettings(iterations=2, extra_length=0)
     return Traced("LAT", "LAT", settings, WORDS, [trace], ["the old cat barks loudly"], ["the old dog barks barks"])
+
+
+def test_verified_systems_have_a_table_of_their_own(by_hand: Traced) -> None:
+    draft, redraft = by_hand.traces[0].passes[0]
+    passes = [
+        dataclasses.replace(draft, masked=[], check=Check(2, OLD)),
+        dataclasses.replace(redraft, prefix=[THE, CAT, OLD], check=Check(5, None)),
+    ]
+    settings = dataclasses.replace(by_hand.settings, verify="relaxed")
+    verified = dataclasses.replace(
+        by_hand, name="V", settings=settings, traces=[dataclasses.replace(by_hand.traces[0], passes=[passes])]
+    )
+    found = {table.name: table for table in trace_tables([by_hand, verified], tokenised=True, window=5)}
+    # 5 tokens and 5 were drafted (</s> counts), 7 accepted, one corrected.
+    assert found.pop("checks").rows == [["V", "relaxed (3 best, 1 nats)", "1", 2.0, 2.0, 70.0, 4.0]]
+    assert {row[0] for table in found.values() for row in table.rows} == {"LAT"}
+    assert all(table.note.endswith(VERIFIED_OUT) for table in found.values())
+    assert "checks" not in [table.name for table in trace_tables([by_hand], tokenised=True, window=5)]
+
+
+def test_a_pair_is_analysed(toy_pair: Path, pair_parts: tuple[Path, Path], toy_folder: Path, tmp_path: Path) -> None:
+    systems = [f"AT={pair_parts[1]}@beam=1", f"LAT={toy_pair}@verify=", f"EXACT={toy_pair}@verify=exact",
+               f"RERANK={toy_pair}@verify=rerank,length_candidates=3"]  # fmt: skip
+    sides = [(toy_folder / f"valid.{side}").read_text(encoding="utf-8").splitlines()[:6] for side in ("src", "tgt")]
+    source, right = put(tmp_path / "source", sides[0]), put(tmp_path / "right", sides[1])
+    found = analyse(right, systems, tmp_path / "out", dataclasses.replace(QUICK, ter=False), source)
+    at, lat, exact, _ = found.systems
+    assert exact.texts == at.texts
+    assert lat.texts != exact.texts
+    assert column(table(found, "systems"), "decoding")[2:] == [
+        "4 passes, 1 length, exact",
+        "4 passes, 3 lengths, rerank",
+    ]
+    assert exact.model is not None
+    assert (exact.model.verifier, lat.model and lat.model.verifier) == ("at-1-2", None)
+    assert exact.latency is not None
+    assert "|exact:at-" in exact.latency.signature
+    assert set(column(table(found, "passes"), "system")) == {"LAT"}
+    assert column(table(found, "checks"), "checks")[1] == 1.0
+    for trace in exact.traces:
+        kept = [trace.passes[0][-1].prefix, trace.passes[0][-1].output[1:]]
+        assert {id for some in kept for id in some} <= exact.tokens.keys()
+        assert len(trace.pass_texts) == len(trace.passes[0]) > 1
+    cards = [json.loads((tmp_path / "out/translations" / f"{name}.json").read_text()) for name in ("LAT", "EXACT")]
+    assert [card["settings"]["verify"] for card in cards] == ["", "exact"]
+    assert cards[0]["model"] == fingerprint(toy_pair)
 
 
 def test_trace_tables_by_hand(by_hand: Traced) -> None:

@@ -40,6 +40,7 @@ from lath.engine.shortlist import Shortlist, save_shortlist
 from lath.errors import UserError
 from lath.files import read_lines
 from lath.model.directory import read_info, write_info
+from lath.model.pair import make_pair
 from lath.translator import Translator, load
 
 pytestmark = pytest.mark.usefixtures("few_batches")
@@ -276,6 +277,18 @@ def test_rows_share_weights_but_no_decoder(toy_run: Runs) -> None:
     assert reference_row(rows, f"{label}/it:2/plain") == 3
 
 
+def test_a_pair_has_the_rows_of_its_student_and_of_every_mode(toy_pair: Path) -> None:
+    rows = load_rows([toy_pair], BenchSettings(device="cpu", plain=True, precision="bf16"))
+    names = ["it:1", "it:2", "it:4", "rerank", "relaxed", "exact"]
+    assert [row.name for row in rows] == [f"pair/{name}{end}" for name in names for end in ("", "/plain")]
+    assert [row.settings.verify for row in rows[::2]] == ["", "", "", "rerank", "relaxed", "exact"]
+    assert [row.translator.verifier is None for row in rows] == [True] * 6 + [False] * 6
+    assert [row.precision for row in rows] == ["bf16", "fp32"] * 6
+    assert rows[reference_row(rows, None)].name == "pair/it:4"
+    assert len({id(row.translator.decoder) for row in rows[::2]}) == 6
+    assert "|len:1|relaxed:at-" in signature(rows[8], 1, 25.0)
+
+
 # ---- the verb -----------------------------------------------------------------------------------------------------
 
 
@@ -318,6 +331,21 @@ def test_from_models_to_a_table_and_a_line_of_json(
         translated = load(row["model"], "cpu").translate(read_lines(source), **row["overrides"])
         assert row["bleu"] == pytest.approx(evaluate(translated, right).bleu.value)
     assert image.read_bytes().startswith(b"<?xml")
+
+
+def test_a_pair_is_measured(toy_run: Runs, toy_folder: Path, source: Path, tmp_path: Path, capsys: Capsys) -> None:
+    pytest.importorskip("matplotlib")
+    pair, image = tmp_path / "pair", tmp_path / "speed.svg"
+    make_pair(toy_run("LAT") / "model", toy_run("AT") / "model", pair, {})
+    code, out, err = run(capsys, pair, pair / "verifier", source, *QUICK, "--lengths", 3, "--references",
+                         toy_folder / "valid.tgt", "--plot", image)  # fmt: skip
+    assert (code, err) == (0, "")
+    rows = {row["name"]: row for row in json.loads(out.splitlines()[-1])["rows"]}
+    assert rows["pair/exact"]["bleu"] == rows["verifier/greedy"]["bleu"]
+    assert rows["pair/rerank"]["checks"] == 1 <= rows["pair/exact"]["checks"]
+    assert rows["pair/it:4"]["checks"] is rows["verifier/greedy"]["checks"] is None
+    assert "best batch | checks | BLEU |" in out.splitlines()[0]
+    assert refused(capsys, pair, source, *QUICK, "--set", "decode.verify=exact").startswith("--set decode.verify: not")
 
 
 def test_an_exported_model_is_a_peer(toy_run: Runs, source: Path, tmp_path: Path, capsys: Capsys) -> None:

@@ -34,7 +34,7 @@ def test_every_proposal_is_drawn_once_and_where_it_went(traced: Pass) -> None:
     assert [[cell.id for cell in row.cells] for row in picture.rows] == traced.pieces
     assert [[cell.score for cell in row.cells] for row in picture.rows] == traced.scores
     assert [placed.id for placed in picture.output] == traced.output
-    assert [n for n, placed in enumerate(picture.output) if placed.masked] == sorted(traced.masked)
+    assert [n for n, placed in enumerate(picture.output) if placed.state == "masked"] == sorted(traced.masked)
     columns = {placed.column: place for place, placed in enumerate(picture.output)}
     assert len(columns) == len(traced.output)
     for number, row in enumerate(picture.rows):

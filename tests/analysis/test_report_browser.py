@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from browser import CHROMIUM, Browser
-from reports import HOSTILE, LINES, small_analysis
+from reports import HOSTILE, LINES, checked_passes, small_analysis
 
+from lath.analysis.analysis import Trace
 from lath.analysis.report import build_report
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (apt-get install chromium)")
@@ -172,6 +174,34 @@ def test_passes_are_drawn(browser: Browser) -> None:
     assert picture(browser)[-1] == ["merged", "<s>", "the", "old<b>", "cat", "barks", "</s>"]
     assert text(browser, ".picture .new") == ["cat"]
     assert text(browser, ".verdicts li") == []
+
+
+def test_a_checked_draft_is_drawn(window: tuple[Browser, str], tmp_path: Path) -> None:
+    browser, _ = window
+    found = small_analysis()
+    trace = Trace(0, "the cat barks", -0.2, [checked_passes()], ["the old dog barks", "the cat barks"])
+    lat = dataclasses.replace(found.systems[2], traces=[trace])
+    (tmp_path / "report.html").write_text(build_report(dataclasses.replace(found, systems=[lat])), encoding="utf-8")
+    browser.show_as(1400, 900, "light")
+    browser.open(f"file://{tmp_path}/report.html")
+    browser.wait("document.querySelector('.picture')")
+    assert picture(browser)[-2:] == [
+        ["merged", "<s>", "the", "old<b>", "dog", "barks", "</s>"],
+        ["checked", "✓", "cat"],
+    ]
+    assert text(browser, ".picture .accepted") == ["the"]
+    assert text(browser, ".picture .refused") == ["old<b>", "dog", "barks", "</s>"]
+    cell = "[...document.querySelectorAll('.picture tfoot td')].find(cell => cell.textContent === '{}')"
+    left = f"{cell}.getBoundingClientRect().x"
+    assert browser.run(left.format("cat")) == browser.run(left.format("old<b>"))
+    assert text(browser, ".verdicts li")[-1] == "The verifier accepts 1 of 5 tokens and writes cat for old<b>"
+    browser.press("2")
+    assert text(browser, ".prefix") == ["kept: the cat"]
+    assert picture(browser)[-2:] == [["merged", "<s>", "barks", "</s>"], ["checked", "✓", "✓"]]
+    assert text(browser, ".verdicts li") == ["The verifier accepts all of the draft"]
+    browser.show_as(300, 700, "light")
+    assert browser.run("document.documentElement.scrollWidth") <= 300
+    assert browser.errors == []
 
 
 def test_another_system_and_fragments(browser: Browser) -> None:

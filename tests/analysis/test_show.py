@@ -13,10 +13,11 @@ import pytest
 from conftest import Runs, Translators
 
 from lath.analysis.show import explain, plot_passes, plot_run, show
+from lath.cli import main
 from lath.config import RULE_SETS, Recipe, to_tree
 from lath.decoding.merge import merge_pieces
 from lath.decoding.pieces import token_sources
-from lath.decoding.results import Hypothesis, Pass
+from lath.decoding.results import Check, Hypothesis, Pass
 from lath.errors import UserError
 from lath.text.vocab import BOS, EOS, MASK, SPECIALS, SubwordNmtVocab
 
@@ -91,6 +92,76 @@ def test_columns_that_do_not_fit_continue_below() -> None:
         "",
         "    2 <mask>   barks 55",
     ]
+
+
+DRAFT = dataclasses.replace(FIRST, masked=[], length_change=0, check=Check(1, CAT))
+REDRAFT = dataclasses.replace(
+    traced_pass([[BOS, BARKS], [BARKS, EOS]], [[-0.1, -0.1]] * 2, input=[BOS, MASK]),
+    prefix=[THE, CAT],
+    check=Check(2, None),
+)
+CHECKED = Hypothesis("the cat barks", -0.1, 2, passes=[[DRAFT, REDRAFT]], checks=2)
+
+
+def test_a_checked_draft_and_what_follows_are_drawn() -> None:
+    lines = explain(CHECKED, WORDS).splitlines()
+    assert [line for line in lines[:4] if "verifier" in line] == [
+        "Below a draft, ✓ is a token that the verifier accepts; its own token stands below the first that it refuses."
+    ]
+    start = lines.index("Pass 1 of 2")
+    assert lines[start + 6 : start + 8] == [
+        "  merged      <s>      the     old     dog       barks     </s>",
+        "  checked              ✓       cat",
+    ]
+    assert lines[start + 11] == "  the verifier accepts 1 of 5 tokens and writes cat for old"
+    assert lines[start + 13 :] == [
+        "Pass 2 of 2",
+        "  kept        the cat",
+        "    0 <s>     <s> 90  barks 90",
+        "    1 <mask>          barks 90  </s> 90",
+        "  merged      <s>     barks     </s>",
+        "  checked             ✓         ✓",
+        "  the verifier accepts all of the draft",
+        "",
+        "Passes: 2 of the model, 2 of its verifier",
+        "Translation: the cat barks",
+    ]
+    coloured = explain(CHECKED, WORDS, colour=True)
+    assert "\x1b[1;32mthe\x1b[0m" in coloured
+    assert "\x1b[9;31mold\x1b[0m" in coloured
+
+
+def test_a_correction_behind_a_draft_has_a_column_of_its_own() -> None:
+    cut = dataclasses.replace(REDRAFT, check=Check(2, DOG))
+    lines = explain(dataclasses.replace(CHECKED, passes=[[cut]]), WORDS).splitlines()
+    assert "  checked             ✓         ✓        dog" in lines
+    assert "  the verifier accepts all of the draft and writes dog behind it" in lines
+
+
+def test_a_checked_draft_is_an_image(tmp_path: Path) -> None:
+    plot_passes(CHECKED, WORDS, tmp_path / "checked.svg")
+    root = ElementTree.parse(tmp_path / "checked.svg").getroot()
+    svg = "{http://www.w3.org/2000/svg}"
+    texts = [(one.text, one.get("class")) for one in root.iter(f"{svg}text")]
+    for shown in (("old", "lost"), ("cat", "good"), ("the cat", "good"), ("✓", "good"), ("the", "head")):
+        assert shown in texts
+    assert sum(one.get("class") == "accepted" for one in root.iter(f"{svg}rect")) == 3
+    places = {one.text: one.get("x") for one in root.iter(f"{svg}text") if one.get("class") in ("lost", "good")}
+    assert places["cat"] == places["old"], "a correction stands below what was refused"
+
+
+def test_a_sentence_is_shown_with_a_verifier(
+    pair_parts: tuple[Path, Path], toy_pair: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    student, teacher = map(str, pair_parts)
+    named = ["show", student, "ba ko mi", "--verifier", teacher, "--verify", "exact", "--plot", str(tmp_path / "a.svg")]
+    assert main(named) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("the verifier accepts") > 1
+    assert (main(["show", str(toy_pair), "ba ko mi", "--verify", "exact"]), capsys.readouterr().out) == (0, shown)
+    assert "the verifier accepts" in (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert main(["show", student, "--verify", "exact"]) == 2
+    assert "are for a sentence; add one, or leave them out" in capsys.readouterr().err
 
 
 def test_colours_change_nothing_but_colour() -> None:

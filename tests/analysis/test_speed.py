@@ -107,6 +107,21 @@ def test_a_signature_names_the_decoding_settings(kind: str, overrides: dict[str,
     assert signature(row(kind, **overrides), 1, 20.4) == f"{start}plain|fp32|{END}"
 
 
+def test_a_signature_names_the_verifier() -> None:
+    def of(**overrides: Any) -> str:
+        checked = row(iterations=1, **overrides)
+        settings = NetworkSettings(kind="AT", encoder_layers=12, decoder_layers=1)
+        checked.translator.verifier = cast(Any, SimpleNamespace(settings=settings))
+        return signature(checked, 1, 20.4)
+
+    start = "lat|6-6|512|v:32000|K:3|it:1|len:1"
+    assert (
+        of(verify="relaxed", verify_nats=2.5) == f"{start}|relaxed:at-12-1|top:3|nats:2.5|b:1|src:20|plain|fp32|{END}"
+    )
+    assert of(verify="exact", verify_top=5) == f"{start}|exact:at-12-1|b:1|src:20|plain|fp32|{END}"
+    assert of() == f"{start}|b:1|src:20|plain|fp32|{END}"
+
+
 def test_a_length_that_was_not_measured_has_no_ratio() -> None:
     found = times()
     del found.lengths[160]

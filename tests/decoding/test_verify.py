@@ -37,7 +37,7 @@ def settings(verify: str, **others: object) -> DecodeSettings:
 
 
 @pytest.fixture(scope="module")
-def toy_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[VerifyingDecoder, list[list[int]]]:
+def learnt_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[VerifyingDecoder, list[list[int]]]:
     """A trained student and its verifier, which disagree often enough, and sentences of their language."""
     decoders: dict[str, AT | LAT] = {}
     for kind in ("AT", "LAT"):
@@ -64,8 +64,8 @@ def test_exact_is_greedy_search_of_random_models(seed: int, iterations: int, end
         assert one.score == pytest.approx(other.score, abs=NEARLY)
 
 
-def test_exact_is_greedy_search_of_trained_models(toy_pair: tuple[VerifyingDecoder, list[list[int]]]) -> None:
-    decoder, encoded = toy_pair
+def test_exact_is_greedy_search_of_trained_models(learnt_pair: tuple[VerifyingDecoder, list[list[int]]]) -> None:
+    decoder, encoded = learnt_pair
     expected = decode(decoder.verifier, pad(encoded), GREEDY)
     checked = decoder.decode(pad(encoded), settings("exact"))
     assert [one.ids for one in checked] == [one.ids for one in expected]
@@ -75,8 +75,8 @@ def test_exact_is_greedy_search_of_trained_models(toy_pair: tuple[VerifyingDecod
     assert all(one.iterations == one.checks for one in checked), "one pass of LAT for each of AT"
 
 
-def test_relaxed_needs_fewer_checks_the_more_it_accepts(toy_pair: tuple[VerifyingDecoder, list[list[int]]]) -> None:
-    decoder, encoded = toy_pair
+def test_relaxed_needs_fewer_checks_the_more_it_accepts(learnt_pair: tuple[VerifyingDecoder, list[list[int]]]) -> None:
+    decoder, encoded = learnt_pair
     checks = []
     for mode in (settings("exact"), settings("relaxed", verify_nats=0.3), settings("relaxed", verify_nats=3.0)):
         checks.append(sum(one.checks for one in decoder.decode(pad(encoded), mode)))
@@ -90,8 +90,8 @@ def test_relaxed_with_one_token_or_no_nats_is_exact() -> None:
         assert [one.ids for one in decoder.decode(source, settings("relaxed", **few))] == exact
 
 
-def test_relaxed_keeps_what_its_rule_says(toy_pair: tuple[VerifyingDecoder, list[list[int]]]) -> None:
-    decoder, encoded = toy_pair
+def test_relaxed_keeps_what_its_rule_says(learnt_pair: tuple[VerifyingDecoder, list[list[int]]]) -> None:
+    decoder, encoded = learnt_pair
     rule = settings("relaxed", verify_top=4, verify_nats=0.8)
     decoded = decoder.decode(pad(encoded[:40]), rule)
     for sentence, one in zip(encoded, decoded, strict=False):
@@ -109,18 +109,18 @@ def test_relaxed_keeps_what_its_rule_says(toy_pair: tuple[VerifyingDecoder, list
 
 @pytest.mark.parametrize("verify", ["rerank", "relaxed", "exact"])
 def test_a_batch_gives_what_each_sentence_gives_alone(
-    verify: str, toy_pair: tuple[VerifyingDecoder, list[list[int]]]
+    verify: str, learnt_pair: tuple[VerifyingDecoder, list[list[int]]]
 ) -> None:
     chosen = settings(verify, length_candidates=3, iterations=2)
-    for decoder, rows in ((verifying(3, 4, 0.3), sentences(12)), (toy_pair[0], toy_pair[1][:12])):
+    for decoder, rows in ((verifying(3, 4, 0.3), sentences(12)), (learnt_pair[0], learnt_pair[1][:12])):
         for sentence, shared in zip(rows, decoder.decode(pad(rows), chosen), strict=True):
             alone = decoder.decode(torch.tensor([[*sentence, PAD, PAD]]), chosen)[0]
             assert (alone.ids, alone.iterations, alone.checks) == (shared.ids, shared.iterations, shared.checks)
             assert alone.score == pytest.approx(shared.score, abs=NEARLY)
 
 
-def test_rerank_takes_the_candidate_that_at_finds_best(toy_pair: tuple[VerifyingDecoder, list[list[int]]]) -> None:
-    decoder, encoded = toy_pair
+def test_rerank_takes_the_candidate_that_at_finds_best(learnt_pair: tuple[VerifyingDecoder, list[list[int]]]) -> None:
+    decoder, encoded = learnt_pair
     chosen = settings("rerank", length_candidates=4)
     differing = 0
     for sentence in encoded[:30]:
@@ -175,9 +175,9 @@ def test_without_a_mode_the_student_decodes_alone() -> None:
 
 
 def test_the_trace_tells_every_draft_and_what_became_of_it(
-    toy_pair: tuple[VerifyingDecoder, list[list[int]]],
+    learnt_pair: tuple[VerifyingDecoder, list[list[int]]],
 ) -> None:
-    for decoder, rows in ((verifying(3, 4, 0.3), sentences(12)), (toy_pair[0], toy_pair[1][:50])):
+    for decoder, rows in ((verifying(3, 4, 0.3), sentences(12)), (learnt_pair[0], learnt_pair[1][:50])):
         for one in decoder.decode(pad(rows), settings("exact", iterations=2), trace=True):
             assert len(one.passes) == one.iterations
             drafts = one.passes[1:]

@@ -38,5 +38,5 @@ def test_malformed_html_never_raises_and_keeps_every_tag() -> None:
 def test_the_time_is_linear(bit: str) -> None:
     for start in ("", "<code>"):
         begin = time.process_time()
-        translate_html(start + bit * 20_000, lambda texts: [text.upper() for text in texts])
-        assert time.process_time() - begin < 10  # well under a second; a quadratic search takes minutes
+        translate_html(start + bit * 10_000, lambda texts: [text.upper() for text in texts])
+        assert time.process_time() - begin < 5  # about half a second; a quadratic search takes a minute

@@ -26,15 +26,15 @@ import pytest
 import torch
 from conftest import CPU
 from safetensors.torch import load_file, save_file
-from toy import ambiguous_pairs, toy_recipe
+from toy import ambiguous_pairs, toy_recipe, write_talkative
 
-from lath.config import DecodeOptions, DecodeSettings, NetworkSettings
+from lath.config import DecodeOptions, DecodeSettings
 from lath.engine.export import export
 from lath.engine.shortlist import add_shortlist
 from lath.errors import UserError
 from lath.model.compress import compress
-from lath.model.directory import CONFIG, SHORTLIST, WEIGHTS, ModelInfo, load_model, save_model
-from lath.model.network import build_model
+from lath.model.directory import CONFIG, SHORTLIST, WEIGHTS, load_model
+from lath.model.pair import VERIFIER, make_pair
 from lath.model.storage import CODED, FULL, SCALE, SMALLER
 from lath.preparation import prepare
 from lath.text.vocab import load_vocabs
@@ -61,16 +61,11 @@ def models(toy_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     vocab = load_vocabs(toy_folder / "data")[0]
     for kind, name in (("LAT", FULL), ("AT", "AT")):
-        network = NetworkSettings(kind, 64, 4, 128, 1, 2, 3, 64, 0.0)
-        model = build_model(network, vocab.size, vocab.size, True, torch.Generator().manual_seed(7))
-        for parameter_name, parameter in model.named_parameters():
-            if parameter.dim() > 1:
-                parameter.data *= 50 if "tables" in parameter_name or "positions" in parameter_name else 3
-        info = ModelInfo(network, DecodeSettings(), "xx", "yy", vocab.size, vocab.size, True, 30, 20)
-        save_model(folder / name, model.state_dict(), info, (vocab, vocab))
+        write_talkative(folder / name, kind, vocab)
         add_shortlist(toy_folder / "data", folder / name, near=5, frequent=20)
     for storage in SMALLER:
         compress(folder / FULL, folder / storage, storage)
+    make_pair(folder / FULL, folder / "AT", folder / "pair", {})
     return folder
 
 
@@ -78,6 +73,8 @@ def translated(directory: Path, shortlist: bool = False) -> Written:
     """What a model directory translates with the usual settings, whatever its own are."""
     options = DecodeOptions(**dataclasses.asdict(DecodeSettings(iterations=2, beam=2, shortlist=shortlist)))
     translator = load(directory, "cpu", **({} if (directory / "lath").is_dir() else {"precision": "fp32"}))
+    if translator.verifier is not None:
+        options["verify"] = "exact"
     return [(hypothesis.text, hypothesis.score) for hypothesis in translator.hypotheses(LINES, **options)]
 
 
@@ -130,9 +127,10 @@ def wrong(model: Path, cases: Sequence[Case], copy: Path, digests: bool, shortli
 
 def put_back(copy: Path, files: dict[Path, bytes]) -> None:
     """Undo a change; much faster than another copy."""
-    for path in [path for path in copy.rglob("*") if path not in files and path.name != "lath"]:
+    for path in [path for path in copy.rglob("*") if path not in files and path.name not in ("lath", VERIFIER)]:
         path.unlink()
     for path, raw in files.items():
+        path.parent.mkdir(exist_ok=True)
         if path.is_symlink() or not path.is_file():
             if path.is_dir() and not path.is_symlink():
                 path.rmdir()
@@ -142,7 +140,7 @@ def put_back(copy: Path, files: dict[Path, bytes]) -> None:
 
 
 def without_digests(directory: Path) -> None:
-    for path in (directory / CONFIG, directory / "lath" / CONFIG):
+    for path in (directory / CONFIG, directory / "lath" / CONFIG, directory / VERIFIER / CONFIG):
         if path.is_file():
             tree = json.loads(path.read_text(encoding="utf-8"))
             tree.pop("sha256", None)
@@ -498,6 +496,21 @@ def foreign(models: Path, toy_folder: Path, tmp_path_factory: pytest.TempPathFac
     recipe = toy_recipe(folder, "LAT", ambiguous_pairs)
     vocab = dataclasses.replace(recipe.vocab, size=load_vocabs(toy_folder / "data")[0].size)
     return prepare(dataclasses.replace(recipe, vocab=vocab), folder / "data").directory / VOCAB
+
+
+@pytest.mark.parametrize("digests", [True, False], ids=["digests", "none"])
+def test_pairs(models: Path, tmp_path: Path, digests: bool) -> None:
+    """A pair whose verifier is damaged, missing, or of another model."""
+    names = (CONFIG, f"{VERIFIER}/{CONFIG}", f"{VERIFIER}/{WEIGHTS}", f"{VERIFIER}/{VOCAB}")
+    cases = [case for name in names for case in (*damage(name, 4), *other_kinds_of_file(name))]
+    cases += [
+        (f"{name} as {VERIFIER}", lambda d, _, name=name: shutil.copyfile(d / name, d / VERIFIER / name))
+        for name in (CONFIG, WEIGHTS)
+    ]
+    cases.append(("no verifier", lambda directory, _: shutil.rmtree(directory / VERIFIER)))
+    if not digests:
+        cases.pop()  # without digests nothing says that there was one
+    assert wrong(models / "pair", cases, tmp_path / "copy", digests) == []
 
 
 def test_exported_models(models: Path, tmp_path: Path) -> None:

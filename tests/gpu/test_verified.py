@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from conftest import Runs
 from wild import sentences, verifying
 
 import lath
+from lath.analysis.bench import load_rows
+from lath.analysis.settings import BenchSettings
 from lath.config import DecodeSettings
 from lath.decoding.results import Decoded
 from lath.decoding.verify import VerifyingDecoder
@@ -142,3 +145,9 @@ def test_a_pair_is_recorded_by_default(toy_run: Runs) -> None:
     assert pair.translate(lines, verify="exact") == lath.load(teacher, "cuda", "fp32").translate(lines, beam=1)
     assert pair.translate(lines, verify="") == lath.load(student, "cuda", "fp32").translate(lines)
     assert all(one.passes for one in pair.hypotheses(lines, trace=True))
+
+
+def test_a_pair_is_measured_recorded(toy_pair: Path) -> None:
+    rows = load_rows([toy_pair], BenchSettings())
+    assert [row.settings.verify for row in rows] == ["", "", "", "rerank", "relaxed", "exact"]
+    assert {row.translator.engine for row in rows} == {"recorded"}

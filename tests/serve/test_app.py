@@ -7,6 +7,7 @@ import json
 import math
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from lath.serve.guard import Metrics
 from lath.serve.limits import Keys
 from lath.serve.settings import ServeSettings
 from lath.serve.worker import Worker
-from lath.translator import Translator
+from lath.translator import Translator, load
 
 TEXT = "ba ko. Mi tu!\n\n- re sa\n- lo 12,50 EUR\n"
 HTML = "<p>ba <b>ko</b> mi</p><ul><li>re sa</ul>"
@@ -67,6 +68,41 @@ def test_html_and_options(client: TestClient, translator: Translator) -> None:
     assert translated(client.post("/translate", json=html)) == translator.translate(HTML, format="html")
     once = {**ASK, "q": TEXT, "iterations": 1}
     assert translated(client.post("/translate", json=once)) == translator.translate(TEXT, iterations=1)
+
+
+def test_a_verifier_checks_as_it_is_asked_to(toy_pair: Path) -> None:
+    pair = load(toy_pair, "cpu")
+    with serving(pair) as server:
+        client = client_of(server)
+        assert client.get("/frontend/settings").json()["verify"] == {"xx-yy": "relaxed"}
+        assert translated(client.post("/translate", json={**ASK, "q": TEXT})) == pair.translate(TEXT)
+        for verify in ("", "rerank", "relaxed", "exact"):
+            asked = {**ASK, "q": TEXT, "verify": verify, "alternatives": 1}
+            answer = client.post("/translate", json=asked).json()
+            assert answer == {**client.post("/translate", data=asked).json(), "lath": answer["lath"]}
+            assert answer["translatedText"] == pair.translate(TEXT, verify=verify)
+            (hypothesis,) = answer["lath"]["hypotheses"]
+            assert hypothesis["checks"] == max(one.checks for one in pair.hypotheses([TEXT], verify=verify))
+            assert (hypothesis["checks"] > 0) == bool(verify)
+        asked = {**ASK, "q": "ba ko mi", "trace": True, "verify": "exact", "iterations": 1}
+        (hypothesis,) = client.post("/translate", json=asked).json()["lath"]["hypotheses"]
+        unknown = client.post("/translate", json={**ASK, "q": "ba", "verify": "strict"})
+    assert (unknown.status_code, unknown.json()["error"][:8]) == (400, "verify: ")
+    kept: list[str] = []
+    for one in hypothesis["passes"][0]:
+        assert one["prefix"] == kept
+        accepted, own = one["check"]["accepted"], one["check"]["correction"]
+        kept = [*kept, *(token["t"] for token in one["output"][1 : 1 + accepted]), *([own] if own else [])]
+    assert len(kept) >= len(hypothesis["passes"][0]) > 1
+    assert hypothesis["text"] == pair.translate("ba ko mi", verify="exact", iterations=1) != ""
+
+
+def test_nothing_verifies_without_a_verifier(client: TestClient, translator: Translator) -> None:
+    refused = client.post("/translate", json={**ASK, "q": "ba", "verify": "exact"})
+    assert refused.status_code == 400
+    assert refused.json()["error"].startswith("verify: nothing checks xx to yy here; leave it out, or serve a model")
+    assert translated(client.post("/translate", json={**ASK, "q": "ba", "verify": ""})) == translator.translate("ba")
+    assert client.get("/frontend/settings").json()["verify"] == {}
 
 
 def test_alternatives_differ_from_the_translation(client: TestClient) -> None:

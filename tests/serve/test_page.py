@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 from browser import CHROMIUM, Browser
-from page_stub import HOSTILE, Stub, passes, serving, tokens
+from page_stub import HOSTILE, Stub, checked, passes, serving, tokens
 
 import lath
 
@@ -99,6 +99,7 @@ def page(parts: tuple[Browser, Stub]) -> Iterator[Page]:
     """The page freshly opened; whatever a test does, it logs no error and asks no other host."""
     browser, stub = parts
     stub.both_directions, stub.delays, stub.key, stub.traced = True, {}, "", [passes(), passes()[:1]]
+    stub.verify = {}
     stub.asked.clear()
     browser.show_as(1400, 900, "light")
     page = Page(browser, stub)
@@ -296,6 +297,58 @@ def test_models_without_pieces(page: Page) -> None:
     page.translate("Wort für Wort")  # AT
     assert page.run("document.getElementById('how-body').hidden")
     assert page.texts("#how-empty")[0].startswith("No passes to show")
+
+
+def test_a_draft_is_checked_and_the_rest_drafted_again(page: Page) -> None:
+    page.stub.traced = [checked()]
+    page.explain()
+    assert page.texts("#sentence option") == [f"1: the{HOSTILE} barks"[:43] + "…"]
+    assert page.run("document.getElementById('key-checks').offsetHeight") > 0
+    page.click("back")
+    page.click("back")
+    page.click("back")
+    seen = []
+    for _ in range(9):
+        seen.append(stage(page))
+        if seen[-1] == ("1", "check"):
+            assert page.texts(".out.accepted .word") == ["▁the"]
+            assert page.texts(".out.refused .word") == ["▁dog", "▁barks", "</s>"]
+            assert page.run("[...document.querySelectorAll('.own')].filter(one => one.offsetWidth).length") == 1
+            assert page.texts("#step") == [
+                f"Pass 1 of 2: the verifier reads the draft at once: it accepts 1 of 4 tokens and writes {HOSTILE} "
+                f"for ▁dog. The rest is drafted again."
+            ]
+        if seen[-1] == ("2", "input"):
+            assert page.texts("#input .chip") == ["▁the", HOSTILE, ""]
+            assert page.texts("#step") == ["Pass 2 of 2: the decoder reads what is kept, and 1 mask behind it."]
+        page.click("forward")
+    assert seen == [
+        *(("1", name) for name in ("input", "pieces", "align", "merge", "check")),
+        *(("2", name) for name in ("input", "pieces", "align", "merge")),
+    ]
+    assert stage(page) == ("2", "check")
+    assert page.texts(".out.refused") == []
+    page.stub.traced = [passes()]
+    page.translate("Ohne Prüfer.")
+    assert page.run("document.getElementById('key-checks').offsetHeight") == 0
+
+
+def test_checks_are_offered_where_the_server_has_a_verifier(page: Page) -> None:
+    shown = "document.getElementById('checks').offsetHeight > 0"
+    assert not page.run(shown)
+    page.stub.verify = {"de-en": "exact"}
+    page.open("#de-en|")
+    assert page.run(shown)
+    page.translate("Hund")
+    assert page.stub.asked[-1]["verify"] == "exact"
+    page.set("verify", "rerank")
+    page.browser.until(lambda: page.stub.asked[-1]["verify"] == "rerank", "the mode is asked for")
+    page.set("verify", "")
+    page.browser.until(lambda: page.stub.asked[-1]["verify"] == "", "no checks are asked for")
+    page.set("source", "en")
+    assert not page.run(shown), "nothing checks the other direction"
+    page.translate("dog")
+    assert "verify" not in page.stub.asked[-1]
 
 
 def test_play_pause_and_reduced_motion(page: Page) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from serving import ASK, client_of, serving
 
 from lath.serve.app import make_app
+from lath.translator import load
 
 ROUTES = ["/translate", "/detect", "/v2/translate", "/translate_file"]
 KINDS = [
@@ -28,8 +30,9 @@ KINDS = [
 ]
 
 
-def test_the_description_is_kept(wild: Translators) -> None:
-    with serving(wild("LAT")) as server:
+@pytest.mark.parametrize("paired", [False, True])
+def test_the_description_is_kept(wild: Translators, toy_pair: Path, paired: bool) -> None:
+    with serving(load(toy_pair, "cpu") if paired else wild("LAT")) as server:
         api = schemathesis.openapi.from_asgi("/openapi.json", make_app(server))
         operations = [found.ok() for found in api.get_all_operations()]
         # Which languages there are depends on the models, and is no part of the description.

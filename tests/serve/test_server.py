@@ -36,6 +36,13 @@ def test_two_models_of_one_pair(toy_run: Runs, tmp_path: Path, capsys: pytest.Ca
     assert "another model translates xx to yy" in refusal(capsys, model, other, "--port", 0)
 
 
+def test_a_verifier_is_for_one_model(toy_run: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    student, verifier = toy_run("LAT") / "model", toy_run("AT") / "model"
+    line = refusal(capsys, student, shutil.copytree(student, tmp_path / "other"), "--verifier", verifier, "--port", 0)
+    assert "--verifier is for one model; make a directory of each pair with lath pair" in line
+    assert "LAT, but they are checked by AT" in refusal(capsys, student, "--verifier", student, "--port", 0)
+
+
 def test_keys_that_are_not_there(toy_run: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [toy_run("LAT") / "model", "--port", 0, "--api-key-file"]
     assert "nothing" in refusal(capsys, *arguments, tmp_path / "nothing")

@@ -7,6 +7,7 @@
   const LONGEST_DIFF = 4e6; // cells of the table that compares two lines; longer lines are shown unmarked
   const [LETTER, CELL] = [7.25, 13]; // pixels: a letter of the picture, and the rest of a cell
   const STATES = ["kept", "lost", "aside", "given"];
+  const SAID = { masked: "masked for the next pass", accepted: "accepted by the verifier", refused: "refused by the verifier" };
   const data = JSON.parse(id("data").textContent);
   const chunks = new Map(); // unpacked pictures: the promise of each chunk
   const view = { order: [], at: -1, traced: -1, pass: 0, passes: [], turn: 0, drawn: [0, 0] };
@@ -263,7 +264,7 @@
   }
 
   /** The fields of a pass as `_packed_pass` in report.py writes them; a kept token is that of its column's output. */
-  function unpackPass([output, gaps, masked, change, inputs, starts, percents, odd, verdicts]) {
+  function unpackPass([output, gaps, masked, change, inputs, starts, percents, odd, verdicts, prefix = [], check = null]) {
     const inserted = new Map(gaps);
     const hidden = new Set(masked);
     const atColumn = new Map();
@@ -271,11 +272,13 @@
     const placed = output.map((token, n) => {
       column += 1 + (inserted.get(n) ?? 0);
       atColumn.set(column, token);
-      return { column, token, masked: hidden.has(n) };
+      const judged = check && n ? (n <= check[0] ? "accepted" : "refused") : "";
+      return { column, token, state: hidden.has(n) ? "masked" : judged };
     });
+    const own = check && check[1] !== null ? { column: placed[1 + check[0]]?.column ?? column + 1, token: check[1] } : null;
     const size = percents.length / starts.length;
     const strange = new Map(odd.map((cell) => [cell[0] * size + cell[1], cell]));
-    let start = -1, columns = column + 1;
+    let start = -1, columns = Math.max(column, own?.column ?? 0) + 1;
     const rows = starts.map((moved, row) => {
       start += moved;
       let at = start - 1;
@@ -289,7 +292,7 @@
       columns = Math.max(columns, at + 1);
       return { position: inputs ? row : null, input: inputs?.[row], cells };
     });
-    return { columns, rows, output: placed, verdicts, change };
+    return { columns, rows, output: placed, verdicts, change, prefix, own, checked: check !== null };
   }
 
   /** A row of a table whose cells stand in given columns. */
@@ -323,7 +326,7 @@
     const widen = (column, letters) => (widths[column] = Math.max(widths[column], letters * LETTER + CELL));
     picture.rows.forEach((row) => row.cells.forEach((cell) =>
       widen(cell.column, name(cell.token).length + (cell.state === "given" ? 0 : 3) + (cell.conflict >= 0 ? 1 : 0))));
-    picture.output.forEach((cell) => widen(cell.column, name(cell.token).length));
+    for (const cell of [...picture.output, ...(picture.own ? [picture.own] : [])]) widen(cell.column, name(cell.token).length);
     const room = id("passes").clientWidth - head * LETTER - 2 * CELL;
     const found = [];
     let used = Infinity;
@@ -339,28 +342,37 @@
   function drawPicture(picture, before, label, tokens) {
     const name = (token) => tokens[token] ?? `#${token}`;
     const known = before ? common(picture.output.map((cell) => cell.token), before)[0] : picture.output.map(() => true);
+    const marks = picture.output.filter((cell) => cell.state === "accepted").map(({ column }) => ({ column, sign: "✓" }));
+    if (picture.own) marks.push({ column: picture.own.column, sign: name(picture.own.token) });
     picture.output.forEach((cell, n) => (cell.fresh = !known[n]));
     const heads = picture.rows.map((row) => (row.position === null ? "filled" : `${row.position} ${name(row.input)}`));
-    const tables = bands(picture, name, Math.max(...heads.map((head) => head.length), 6)).map(({ from, to }) => {
+    const tables = bands(picture, name, Math.max(...heads.map((head) => head.length), 7)).map(({ from, to }) => {
       const inside = (cells) => cells.filter((cell) => cell.column >= from && cell.column < to);
       const rows = picture.rows.map((row, n) => [heads[n], inside(row.cells)]).filter(([, cells]) => cells.length);
       const body = rows.map(([head, cells]) => drawRow(head, cells, from, to, (cell) => drawCell(cell, tokens)));
       const foot = drawRow("merged", inside(picture.output), from, to, (cell) => {
-        const classes = [cell.masked ? "masked" : "", cell.fresh ? "new" : ""].filter(Boolean).join(" ");
-        const notes = [cell.masked ? "masked for the next pass" : "", cell.fresh ? "new in this pass" : ""].filter(Boolean);
+        const fresh = cell.fresh && cell.state !== "refused"; // one line through or under a token
+        const classes = [cell.state, fresh ? "new" : ""].filter(Boolean).join(" ");
+        const notes = [SAID[cell.state], fresh ? "new in this pass" : ""].filter(Boolean);
         return make("td", { className: classes, title: notes.join(", ") }, make("span", {}, name(cell.token)));
       });
+      const below = picture.checked
+        ? [drawRow("checked", inside(marks), from, to, ({ sign }) => make("td", { className: "own" }, sign))] : [];
       return make("table", { className: "picture", ariaLabel: `Pass ${label}: pieces under their positions` },
-        make("tbody", {}, ...body), make("tfoot", {}, foot));
+        make("tbody", {}, ...body), make("tfoot", {}, foot, ...below));
     });
-    return make("div", { className: "picture-frame", tabIndex: 0, role: "region", ariaLabel: "Picture of the pass" }, ...tables);
+    const kept = picture.prefix.length
+      ? [make("p", { className: "prefix" }, "kept: ", make("b", {}, picture.prefix.map(name).join(" ")))] : [];
+    return make("div", { className: "picture-frame", tabIndex: 0, role: "region", ariaLabel: "Picture of the pass" }, ...kept, ...tables);
   }
 
   function drawKey(picture) {
     const signs = ["small figures: probability in percent"];
     if (picture.rows[0].position !== null) signs.push("a row is the piece of one position; aligned tokens share a column",
       "struck: lost to a higher score");
-    signs.push("dashed: masked for the next pass", "underlined below: new in this pass");
+    if (picture.checked) signs.push("✓ accepted by the verifier", "below a token that it refused stands its own; the rest is drafted again");
+    else signs.push("dashed: masked for the next pass");
+    signs.push("underlined below: new in this pass");
     return make("ul", { className: "key" }, ...signs.map((sign) => make("li", {}, sign)));
   }
 
@@ -377,6 +389,14 @@
           .forEach((cell) => cell.classList.toggle("lit", on)));
       list.append(item);
     });
+    if (picture.checked) {
+      const refused = picture.output.filter((cell) => cell.state === "refused").map((cell) => cell.token);
+      const accepted = picture.output.length - 1 - refused.length;
+      const written = picture.own ? [" and writes ", make("b", {}, shown([picture.own.token])),
+        refused.length ? ` for ${shown(refused.slice(0, 1))}` : " behind it"] : [];
+      list.append(make("li", { className: "plain" },
+        `The verifier accepts ${refused.length ? `${accepted} of ${picture.output.length - 1} tokens` : "all of the draft"}`, ...written));
+    }
     if (picture.change) list.append(make("li", { className: "plain" }, picture.change > 0
       ? `Length: ${picture.change} masks inserted` : `Length: ${-picture.change} masks to delete, if there are enough`));
     return list;

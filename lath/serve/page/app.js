@@ -21,6 +21,7 @@ function offerTargets(wanted = target.value) {
   fill(target, state.languages.filter(({ code }) => codes.has(code) && code !== source.value));
   if (codes.has(wanted)) target.value = wanted;
   offerSwitch();
+  offerChecks();
 }
 
 function offerSwitch() {
@@ -31,6 +32,16 @@ function offerSwitch() {
   id("switch-reason").textContent = back ? "" : from
     ? `This server does not translate from ${names[0]} to ${names[1] ?? from}.`
     : "The direction can be switched when the language is known.";
+}
+
+/** Offer the ways to check a translation, if every model that may be meant has a verifier. */
+function offerChecks() {
+  const sources = source.value === AUTO
+    ? state.languages.filter(({ targets }) => targets.includes(target.value)).map(({ code }) => code) : [source.value];
+  const modes = sources.map((code) => state.settings.verify?.[`${code}-${target.value}`]);
+  const offered = modes.length > 0 && modes.every((mode) => mode !== undefined);
+  if (offered && id("checks").hidden) id("verify").value = modes[0];
+  id("checks").hidden = !offered;
 }
 
 function switchDirection() {
@@ -55,7 +66,8 @@ async function translate() {
   const [q, limit, begin] = [text.value, state.settings.charLimit, performance.now()];
   id("count").textContent = q.length > 0.8 * limit ? `${q.length} of ${limit} characters` : "";
   result.setAttribute("aria-busy", "true");
-  const { found, failure } = await ask(q, { iterations: Number(id("passes").value), trace: id("how").open });
+  const checks = id("checks").hidden ? {} : { verify: id("verify").value };
+  const { found, failure } = await ask(q, { iterations: Number(id("passes").value), trace: id("how").open, ...checks });
   if (found === undefined && !failure) return; // a newer question is on its way
   result.removeAttribute("aria-busy");
   if (failure) return fail(failure);
@@ -83,6 +95,7 @@ function draw(found, whole) {
   const [other] = named(language)?.targets ?? [];
   if (same && other && confidence >= SURE && !state.chosen) {
     target.value = other;
+    offerChecks();
     soon();
   }
   offerSwitch();
@@ -200,10 +213,10 @@ function press(event) {
 function listen() {
   text.addEventListener("input", soon);
   source.addEventListener("change", () => { offerTargets(); translate(); });
-  target.addEventListener("change", () => { state.chosen = true; offerSwitch(); translate(); });
+  target.addEventListener("change", () => { state.chosen = true; offerSwitch(); offerChecks(); translate(); });
   id("switch").addEventListener("click", switchDirection);
   id("passes").addEventListener("input", ({ target: slider }) => { id("passes-shown").textContent = slider.value; soon(); });
-  id("key").addEventListener("change", translate);
+  for (const name of ["verify", "key"]) id(name).addEventListener("change", translate);
   id("copy").addEventListener("click", () => copy(result.textContent, id("copy")));
   id("share").addEventListener("click", share);
   id("how").addEventListener("toggle", () => (id("how").open ? translate() : how.pause()));

@@ -1,10 +1,11 @@
 /** The "how" view: plays the passes of a translation. A pass is drawn in stages:
-    its input, the pieces where they were written, aligned by the tokens they share, merged, and what is masked next. */
+    its input, the pieces where they were written, aligned by the tokens they share, merged, and what is masked next;
+    or, of a draft, what a verifier says of it. */
 import { id, make } from "./dom.js";
 
 const SLIDE = 600; // ms a token slides
 const SPECIAL = new Set(["<s>", "</s>", "<mask>", "<pad>"]);
-const STAGES = ["input", "pieces", "align", "merge", "mask"];
+const STAGES = ["input", "pieces", "align", "merge", "mask", "check"];
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const view = { fragments: [], fragment: 0, steps: [], at: 0, timer: 0, pause: 1800, chips: [], drawn: null, width: 0, started: false };
 
@@ -59,11 +60,22 @@ function chip({ t, p }) {
 const isSingle = (pass) => pass.pieces.every((piece) => piece.length === 1);
 const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 
+/** What a verifier said of a draft, in words. */
+function judged({ check, output }) {
+  const [accepted, of] = [check.accepted, output.length - 1];
+  const place = accepted < of ? `for ${output[1 + accepted].t}` : "behind it";
+  const own = check.correction === null ? "" : ` and writes ${check.correction} ${place}`;
+  return `the verifier reads the draft at once: it accepts ${accepted < of ? `${accepted} of ${of} tokens` : "all of it"}${own}.`;
+}
+
 function describe({ stage, pass, number, of, next }) {
   const single = isSingle(pass);
   const masks = pass.input.filter((token) => token === null).length;
   const what = {
-    input: () => number === 1
+    check: () => `${judged(pass)}${next ? " The rest is drafted again." : ""}`,
+    input: () => pass.prefix?.length
+      ? `the decoder reads what is kept, and ${plural(masks, "mask")} behind it.`
+      : number === 1
       ? `the decoder reads ${plural(masks, "mask")}: places for words that are not known yet.`
       : `the decoder reads the text again; ${plural(masks, "token")} of it ${masks === 1 ? "is" : "are"} masked.`,
     pieces: () => single
@@ -79,7 +91,8 @@ function describe({ stage, pass, number, of, next }) {
 /** The steps of a fragment: each pass in its stages. */
 function stepsOf(passes) {
   return passes.flatMap((pass, n) => {
-    return STAGES.filter((stage) => !(isSingle(pass) && stage === "align") && !(stage === "mask" && n + 1 === passes.length))
+    const left = { align: isSingle(pass), mask: pass.check || n + 1 === passes.length, check: !pass.check };
+    return STAGES.filter((stage) => !left[stage])
       .map((stage) => ({ stage, pass, number: n + 1, of: passes.length, next: passes[n + 1] }));
   });
 }
@@ -96,6 +109,9 @@ function extent({ tokens }, where) {
   const columns = tokens.map((token) => token[where]);
   return [Math.min(...columns), Math.max(...columns) + 1];
 }
+
+/** The verifier's own token. */
+const own = ({ check }) => make("span", { className: "own" }, check.correction);
 
 /** A grid of the columns [from, to): strips, and the output below; a strip that goes on in the next board is cut. */
 function board(pass, where, hidden, from, to) {
@@ -116,6 +132,9 @@ function board(pass, where, hidden, from, to) {
     const made = chip({ t, p: SPECIAL.has(t) ? null : p });
     made.classList.add("out");
     made.classList.toggle("hide", hidden.has(from + n));
+    const place = from + n - 1; // in the draft, which has no begin
+    if (pass.check && place >= 0) made.classList.add(place < pass.check.accepted ? "accepted" : "refused");
+    if (place === pass.check?.accepted && pass.check.correction !== null) made.append(own(pass));
     made.style.gridArea = `${Math.max(-1, ...inRow) + 2} / ${n + 1}`;
     made.dataset.from = (sources ?? []).map(([position]) => position).join(" ");
     return made;
@@ -146,7 +165,7 @@ function keepHeight(pass) {
   const boards = id("boards");
   view.width = boards.clientWidth;
   boards.style.minHeight = "";
-  const heights = [["pieces", "raw"], ["merge", "column"]].map(([stage, where]) => {
+  const heights = [["pieces", "raw"], ["merge", "column"], ["check", "column"]].map(([stage, where]) => {
     boards.dataset.stage = stage;
     drawBoards(pass, where, new Set());
     return boards.offsetHeight;
@@ -170,7 +189,11 @@ function draw() {
       element.classList.toggle("lost", state === "lost" && level > 2);
       element.classList.toggle("aside", state === "aside");
     }
-  id("input").replaceChildren(...pass.input.map((t, position) => {
+  const kept = (pass.prefix ?? []).map((t) => make("span", { className: "chip prefix" }, t));
+  const mine = pass.check && pass.check.correction !== null && pass.check.accepted === pass.output.length - 1;
+  if (mine) id("boards").lastChild.append(own(pass));
+  id("input").replaceChildren(...kept, ...pass.input.slice(kept.length ? 1 : 0).map((t, index) => {
+    const position = index + (kept.length ? 1 : 0);
     const made = chip({ t });
     made.dataset.position = position;
     return made;
@@ -269,6 +292,12 @@ function drawTimes(times) {
   }));
 }
 
+/** The tokens that stand after a pass. */
+function written({ output, prefix = [], check }) {
+  const tokens = output.map(({ t }) => t);
+  return check ? [...prefix, ...tokens.slice(1, 1 + check.accepted), check.correction ?? ""] : tokens;
+}
+
 /** Show the passes of a translation (a list for each fragment) and what each step took. */
 export function show(fragments, times) {
   view.fragments = (fragments ?? []).filter((passes) => passes.length);
@@ -283,9 +312,10 @@ export function show(fragments, times) {
   }
   const choice = id("sentence");
   choice.replaceChildren(...view.fragments.map((passes, n) => {
-    const words = passes.at(-1).output.map(({ t }) => t).filter((t) => !SPECIAL.has(t)).join("").replaceAll("▁", " ").trim();
+    const words = written(passes.at(-1)).filter((t) => !SPECIAL.has(t)).join("").replaceAll("▁", " ").trim();
     return new Option(`${n + 1}: ${words.length > 40 ? words.slice(0, 40) + "…" : words}`, n);
   }));
+  id("key-checks").hidden = !view.fragments.flat().some(({ check }) => check);
   id("choice").hidden = view.fragments.length === 1;
   drawTimes(times);
   choose(Math.min(view.fragment, view.fragments.length - 1));
