@@ -30,7 +30,7 @@ from lath.devices import (
     choose_precision,
     cpu_threads,
     cut_batches,
-    idle_threads,
+    decode_threads,
     release_memory,
     suitable_batch,
 )
@@ -99,8 +99,9 @@ def load(
 
 
 def _load_weights(directory: Path, device: torch.device, precision: str) -> LoadedModel:
-    loaded = load_int8(directory) if precision == "int8" else load_model(directory, device)
-    loaded.model.to(PRECISIONS[precision])
+    with cpu_threads(1):  # no slower, and leaves the only team of threads to the thread that decodes
+        loaded = load_int8(directory) if precision == "int8" else load_model(directory, device)
+        loaded.model.to(PRECISIONS[precision])
     return loaded
 
 
@@ -367,7 +368,7 @@ class Translator:
             yield from decode_many(sources, settings)
             return
         for number, source in enumerate(sources, start=1):
-            with cpu_threads(self.threads or idle_threads()):
+            with decode_threads(self.threads):
                 batch = self.decoder.decode(source, settings, trace)
             if number % BATCHES_BEFORE_RELEASE == 0:
                 release_memory()

@@ -7,11 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 from at_once import answers, asked_at_once, requests, wrong_answers
 from conftest import Runs, Translators
 from toy import WORDS
 
 import lath
+from lath import devices
 from lath.config import DecodeOptions
 
 ROOT = Path(__file__).parents[1]
@@ -47,3 +49,24 @@ def test_a_stream_left_half_read_holds_up_nobody(toy_run: Runs) -> None:
     next(stream)
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(translator.translate, ["mi"]).result(timeout=60) == translator.translate(["mi"])
+
+
+def test_one_decode_at_a_time_takes_several_threads_always_in_the_same_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_leader", None)
+    monkeypatch.setattr(devices, "idle_threads", lambda: 3)
+
+    def taken(chosen: int | None = None) -> int:
+        with devices.decode_threads(chosen):
+            return torch.get_num_threads()
+
+    def elsewhere(chosen: int | None = None) -> int:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(taken, chosen).result()
+
+    assert elsewhere() == 3  # the first to ask leads, and its thread has ended
+    assert taken() == 3
+    assert elsewhere() == 1
+    assert elsewhere(2) == 2  # what a user asks for is done
+    with devices.decode_threads(None):
+        assert taken() == 1
+    assert taken() == 3

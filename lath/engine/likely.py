@@ -37,8 +37,8 @@ from lath.model.padding import row_lengths
 from lath.text.vocab import MASK, PAD, SOP, SPECIALS
 
 LIKELY = 32
-"""First tokens of each position that become candidates of the whole sentence. 8 would save 5 % of the time and cost up to
-0.3 BLEU on validation text, 32 cost up to 0.1 (docs/log.md)."""
+"""First tokens of each position that become candidates of the whole sentence. 8 would save 5 % of the time, and cost up
+to 0.3 BLEU on validation text where 32 cost up to 0.1 (docs/log.md)."""
 FORBIDDEN = torch.tensor(NEVER_WRITTEN)
 """Where the tokens that are never written stand: special tokens come first among all candidates."""
 
