@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -42,6 +43,11 @@ _FOLLOWED = r"(?![\w²³]|[-–/]\w)"
 _BASE = r"[\u231a-\u23ff\u25aa-\u27bf\u2934\u2935\u2b05-\u2b55\U0001f000-\U0001f1e5\U0001f200-\U0001faff]"
 _PICTURE = rf"(?:{_BASE}|[\xa9\xae\u203c-\u3299]\ufe0f)[\ufe0f\U0001f3fb-\U0001f3ff]*+[\U000e0020-\U000e007f]*+"
 
+_MONTH = (
+    r"(?:Januar|Jänner|Februar|Feber|März|April|Mai|Juni|Juli|August|September|Oktober|November|Dezember)(?!\w)"
+    r"|(?:Jan|Feb|Mär|Apr|Jun|Jul|Aug|Sept?|Okt|Nov|Dez)\."
+)
+
 _KINDS = {
     "code": r"```[^`]++```|``(?:[^`\n]|`(?!`))++``|`[^`\n]++`",
     "url": r"(?<!\w)(?:(?:https?|s?ftp|file|wss?)://|mailto:|www\.)(?:[^\s<>\"“”„»«`()]|\([^\s<>()]*+\))+"
@@ -70,6 +76,7 @@ _KINDS = {
     "date": r"(?<![\w.,])\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)?(?!\w)"
     r"|(?<![\w.,])(?:\d{1,2}\.(?:\d{1,2}\.)?(?:\d{4})?\s?[-–]\s?)?\d{1,2}\.(?:0?[1-9]|1[0-2])\.(?:\d{4}|\d\d)?(?!\w)"
     r"|(?<![\w.,/])\d{1,2}/\d{1,2}/(?:\d{4}|\d\d)(?![\w/])",
+    "day": rf"(?<![\w.,/-])(?:\d{{1,2}}\.\s?(?:bis|und|[-–/])\s?)?\d{{1,2}}\.\s?(?:{_MONTH})(?:\s\d{{4}}(?!\w))?",
     "time": r"(?<![\w.,:])\d{1,2}:\d\d(?::\d\d)?(?:\s?[-–]\s?\d{1,2}:\d\d)?(?:\s?[ap]\.?m\b\.?)?(?![\w:])",
     # A code in one case: order 4711-A, flight LH2034, article 12a, a UUID. "G-20-Gipfel" and "90er" are words.
     "identifier": r"(?<![\w/.,-])(?:(?=[A-Z/-]*+\d)(?=[\d/-]*+[A-Z])[A-Z\d]++(?:[/-][A-Z\d]++)*+|\d{1,3}[a-rt-z]"
@@ -84,6 +91,8 @@ _KINDS = {
 }
 NUMERIC = frozenset({"date", "time", "number"})
 """Kinds that a model may copy without help."""
+WORDED = "day"
+"""A date with a month's name, which a model translates well: only its numbers must come through."""
 _ANY = re.compile("|".join(f"(?P<{kind}>{expression})" for kind, expression in _KINDS.items()))
 
 
@@ -113,7 +122,8 @@ def attempts(text: str, spans: Sequence[Span], placeholders: Sequence[str] = ())
     """What to try with a sentence, in order; the last attempt always joins.
 
     If only whole numbers are protected, the model first gets the sentence as it is. Then every span has a stand-in: a
-    placeholder of the vocabulary, or a name or number if it has none. Then the text is translated in parts.
+    placeholder of the vocabulary, or a name or number if it has none; worded dates at first have none. Then the text is
+    translated in parts.
     """
     groups = _grouped(text, spans)
     invented = [word for word in placeholders if word not in text]
@@ -121,16 +131,51 @@ def attempts(text: str, spans: Sequence[Span], placeholders: Sequence[str] = ())
     if not parts.texts:
         return [parts]
     start, end, inner = _without_edges(text, groups)
-    protected = {text[group.start : group.end] for group in groups}
+    exact = {text[group.start : group.end] for group in groups if group.kind != WORDED}
+    keeps = _keeping(text, groups, exact)
+    unworded = [group for group in inner if group.kind != WORDED]
+    tries: list[list[tuple[Span, str]]] = []
+    if inner and all(
+        string.isdigit() for string in exact
+    ):  # a model often writes dates and fractions in its own manner
+        tries.append([])
+    for chosen in (unworded, inner) if unworded != inner else (inner,):
+        words = _stand_ins(text, chosen, placeholders)
+        if all(words) and (chosen or not tries):
+            tries.append(list(zip(chosen, words, strict=True)))
+    found = [_replaced(text, start, end, pairs, keeps, invented) for pairs in tries]
+    if unworded and unworded != inner:
+        fewer = _in_parts(text, [group for group in groups if group.kind != WORDED], invented)
+        found.append(Attempt(fewer.texts, lambda outputs: _if_kept(fewer.join(outputs), keeps)))
+    return [*found, parts]
+
+
+def _if_kept(joined: str | None, keeps: Callable[[str], bool]) -> str | None:
+    return joined if joined is not None and keeps(joined) else None
+
+
+def _stand_ins(text: str, groups: Sequence[Span], placeholders: Sequence[str]) -> list[str]:
+    """A word for each group; empty where there are too few."""
     named = {kind: iter([word for word in placeholders or words if word not in text]) for kind, words in _WORDS.items()}
     if placeholders:
         named["number"] = named["other"]
-    stand_ins = [next(named["number" if group.kind == "number" else "other"], "") for group in inner]
-    whole = all(string.isdigit() for string in protected)  # a model often writes dates and fractions in its own manner
-    tries: list[list[tuple[Span, str]]] = [[]] if whole and inner else []
-    if all(stand_ins):
-        tries.append(list(zip(inner, stand_ins, strict=True)))
-    return [*(_replaced(text, start, end, pairs, protected, invented) for pairs in tries), parts]
+    return [next(named["number" if group.kind == "number" else "other"], "") for group in groups]
+
+
+def _keeping(text: str, groups: Sequence[Span], exact: set[str]) -> Callable[[str], bool]:
+    """Whether a translation has what is protected as often as the text, and the numbers of worded dates."""
+    numbers = Counter(
+        number for group in groups if group.kind == WORDED for number in _DIGITS.findall(text, group.start, group.end)
+    )
+
+    def keeps(output: str) -> bool:
+        written = Counter(_DIGITS.findall(output))
+        return numbers <= written and all(_count(string, output) == _count(string, text) for string in exact)
+
+    return keeps
+
+
+_DIGITS = re.compile(r"\d+")
 
 
 def _grouped(text: str, spans: Iterable[Span]) -> list[Span]:
@@ -138,6 +183,7 @@ def _grouped(text: str, spans: Iterable[Span]) -> list[Span]:
     groups: list[Span] = []
     for span in spans:
         kind = "number" if span.kind in NUMERIC else "edge" if span.kind in _OUTSIDE else "other"
+        kind = span.kind if span.kind == WORDED else kind
         if groups and not text[groups[-1].end : span.start].strip():
             last = groups.pop()
             span = Span(last.start, span.end, kind if kind == last.kind else "other")
@@ -159,7 +205,12 @@ def _without_edges(text: str, groups: list[Span]) -> tuple[int, int, list[Span]]
 
 
 def _replaced(
-    text: str, start: int, end: int, stand_ins: list[tuple[Span, str]], protected: set[str], invented: list[str]
+    text: str,
+    start: int,
+    end: int,
+    stand_ins: list[tuple[Span, str]],
+    keeps: Callable[[str], bool],
+    invented: list[str],
 ) -> Attempt:
     """Text[start:end] with stand-ins for some of it; other placeholders must not be in the translation."""
     written, originals = _written(text, start, end, stand_ins)
@@ -176,7 +227,7 @@ def _replaced(
         output = text[:start] + output + text[end:]
         if any(word in output for word in invented) or ("[](" in output and "[](" not in text):  # a link without text
             return None
-        return output if all(_count(it, output) == _count(it, text) for it in protected) else None
+        return output if keeps(output) else None
 
     return Attempt([written], join)
 

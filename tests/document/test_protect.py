@@ -66,7 +66,9 @@ vom 24.12. bis 26.12. | 24.12. ; 26.12.
 24.–26.12.2023 | 24.–26.12.2023
 18:30-19:00, 6:30 p.m. heute | 18:30-19:00 ; 6:30 p.m.
 10–12 Leute | 10–12
-am 3. Oktober, die 2. Auflage |
+am 3. Oktober, die 2. Auflage | 3. Oktober
+vom 1. bis 5. Mai 2024 und am 24. Dez. | 1. bis 5. Mai 2024 ; 24. Dez.
+am 3. Oktoberfest |
 die 10-jährige 20er 2nd 1990s 90s |
 im Jahr 2021. | 2021
 Es sind 1,65 Meter. | 1,65
@@ -193,6 +195,19 @@ def test_whole_numbers_are_first_left_to_the_model() -> None:
     assert tried[0].join(["In 2021, 30 people came."]) == "In 2021, 30 people came."
     assert tried[0].join(["In 2021, thirty people came."]) is None
     assert tried[0].join(["In 2021, 30 of 30 people came."]) is None
+
+
+def test_the_numbers_of_a_worded_date_must_come_through() -> None:
+    text = "Am 27. Januar 1945 in Nr. A5-1."
+    as_it_is, stood_in, parts, _ = attempts("Am 27. Januar 1945 kam {x}.", find_spans("Am 27. Januar 1945 kam {x}."))
+    assert as_it_is.texts == ["Am 27. Januar 1945 kam Osaka."]
+    assert as_it_is.join(["On January 27th, 1945, came Osaka."]) == "On January 27th, 1945, came {x}."
+    assert as_it_is.join(["On January 1945 came Osaka."]) is None
+    assert stood_in.texts == ["Am Osaka kam Taro."]
+    assert stood_in.join(["On Osaka, Taro came."]) == "On 27. Januar 1945, {x} came."
+    assert parts.texts == ["Am 27. Januar 1945 kam"]
+    assert parts.join(["On January 1945, came"]) is None
+    assert [attempt.texts for attempt in attempts(text, find_spans(text))][-1][0] == "Am"
 
 
 def test_at_the_edges_of_a_sentence_the_model_sees_no_emoji_and_no_markup() -> None:
