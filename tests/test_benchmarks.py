@@ -72,7 +72,7 @@ def test_starting() -> None:
     assert 0 < torch["cpu"] < line["cpu"] < file["cpu"]
     # 34 million weights take 68 MB in int8, with the copies that are prepared for products, and 33 MB of token vectors.
     assert 100 < line["peak_mb"] - torch["peak_mb"] < 225
-    assert line["peak_mb"] < file["peak_mb"] < 800
+    assert file["peak_mb"] - torch["peak_mb"] < 570  # torch alone takes 230 MB or, if built for CUDA, 660
 
 
 def test_paragraphs() -> None:
