@@ -135,9 +135,7 @@ def attempts(text: str, spans: Sequence[Span], placeholders: Sequence[str] = ())
     keeps = _keeping(text, groups, exact)
     unworded = [group for group in inner if group.kind != WORDED]
     tries: list[list[tuple[Span, str]]] = []
-    if inner and all(
-        string.isdigit() for string in exact
-    ):  # a model often writes dates and fractions in its own manner
+    if inner and all(map(str.isdigit, exact)):  # a model often writes other dates and fractions in its own manner
         tries.append([])
     for chosen in (unworded, inner) if unworded != inner else (inner,):
         words = _stand_ins(text, chosen, placeholders)
@@ -183,7 +181,7 @@ def _grouped(text: str, spans: Iterable[Span]) -> list[Span]:
     groups: list[Span] = []
     for span in spans:
         kind = "number" if span.kind in NUMERIC else "edge" if span.kind in _OUTSIDE else "other"
-        kind = span.kind if span.kind == WORDED else kind
+        kind = WORDED if span.kind == WORDED else kind
         if groups and not text[groups[-1].end : span.start].strip():
             last = groups.pop()
             span = Span(last.start, span.end, kind if kind == last.kind else "other")
