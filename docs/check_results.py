@@ -5,7 +5,8 @@
     python docs/check_results.py --write RUN...    computes the scores of all stored translations again and stores them
 
 A run is checked from its translations: `lath.analysis.scores.measure`, which is what `lath analyse` uses, must give the
-stored scores and intervals to the last digit. Where a run stores none, or the reference is not here, that is printed.
+stored scores and intervals to the last digit; or from the counts of its translations, where these must not be
+published. Where a run stores neither, or the reference is not here, that is printed.
 Every number outside the generated tables (docs/generate.py) is computed from stored files, and a decimal that
 `statements` does not explain is refused.
 """
@@ -20,9 +21,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from lath.analysis.scores import Measured, Score, measure
+from lath.analysis.counts import read_counts
+from lath.analysis.scores import Measured, Score, measure, measure_counts
 from lath.analysis.settings import EvaluateSettings
 from lath.files import read_lines, whole_file
 
@@ -149,34 +151,24 @@ def load_scores(run: Path) -> dict[str, Any]:
     return found
 
 
-def translations(run: Path, test: str) -> dict[str, Path]:
-    """The stored translations of a test, by system."""
-    return {path.name.removesuffix(".txt.xz"): path for path in sorted((run / "translations" / test).glob("*.txt.xz"))}
+def files(run: Path, kind: str, test: str) -> dict[str, Path]:
+    """The stored `translations` or `counts` of a test, by system."""
+    return {re.sub(r"\.(txt|tsv)\.xz$", "", path.name): path for path in sorted((run / kind / test).glob("*.xz"))}
 
 
-class Texts(NamedTuple):
-    """The stored translations of a test that can be scored here."""
-
-    systems: dict[str, list[str]]
-    reference: list[str]
-    tokenised: bool
-
-    def measured(self) -> dict[str, Measured]:
-        """The scores by system, with the samples of the paired test."""
-        samples = EvaluateSettings.samples if len(self.systems) > 1 else 0
-        found = measure(list(self.systems.values()), self.reference, self.tokenised, samples=samples)
-        return dict(zip(self.systems, found, strict=True))
-
-
-def read_texts(run: Path, test: str, stored: dict[str, Any]) -> Texts | None:
-    """The translations of a test; None where there are none, or where their reference is not here."""
-    paths = translations(run, test)
-    reference = ROOT / stored.get("reference", "")
-    if not paths or not reference.is_file():
-        return None
+def measured(run: Path, test: str, stored: dict[str, Any]) -> dict[str, Measured]:
+    """The scores of a test by system, with the samples of the paired test, of all that is stored and can be scored."""
     tokenised = any("tokenised" in scores["bleu"]["metric"] for scores in stored["scores"].values())
-    lines = {name: list(read_lines(path, keep_mark=True)) for name, path in paths.items()}
-    return Texts(lines, list(read_lines(reference, keep_mark=True)), tokenised)
+    counts = {name: read_counts(path) for name, path in files(run, "counts", test).items()}
+    texts, reference = files(run, "translations", test), ROOT / stored.get("reference", "")
+    if texts and reference.is_file():
+        systems = [list(read_lines(path, keep_mark=True)) for path in texts.values()]
+        found = measure(systems, list(read_lines(reference, keep_mark=True)), tokenised)
+        counts |= {name: one.counts for name, one in zip(texts, found, strict=True)}
+    if not counts:
+        return {}
+    samples = EvaluateSettings.samples if len(counts) > 1 else 0
+    return dict(zip(counts, measure_counts(list(counts.values()), tokenised, samples=samples), strict=True))
 
 
 def differences(stored: dict[str, Any], found: dict[str, Measured]) -> list[str]:
@@ -189,7 +181,7 @@ def differences(stored: dict[str, Any], found: dict[str, Measured]) -> list[str]
             wrong.append(f"{what}: stored {before}, computed {now}")
 
     for name in set(found) - set(stored["scores"]):
-        wrong.append(f"{name}: its translations are stored, but no scores; run this with --write")
+        wrong.append(f"{name}: no scores are stored of it; run this with --write")
     for name in set(found) & set(stored["scores"]):
         before, now = stored["scores"][name], found[name].scores
         compare(f"{name} BLEU", before["bleu"]["value"], now.bleu.value)
@@ -210,14 +202,15 @@ def check(run: Path, write: bool = False) -> list[str]:
     wrong, document = [], load_scores(run)
     for test, stored in document.items():
         label = f"{run.name if run.parent == RUNS else run}, {test}"
-        texts = read_texts(run, test, stored)
-        found = {} if texts is None else texts.measured()
+        found = measured(run, test, stored)
         if write:
             store(found, stored)
         rest = len(set(stored["scores"]) - set(found))
-        absent = translations(run, test) and texts is None
+        counted = set(files(run, "counts", test))
+        absent = set(files(run, "translations", test)) - set(found)
         why = f"{stored.get('reference')} is not here" if absent else "no translations stored"
-        parts = [f"{len(found)} systems from translations"] * bool(found)
+        parts = [f"{len(set(found) - counted)} systems from translations"] * bool(set(found) - counted)
+        parts += [f"{len(counted)} systems from counts of their translations"] * bool(counted)
         parts += [f"{rest} from stored scores alone ({why})"] * bool(rest)
         print(f"{label}: {', '.join(parts)}")
         wrong += [f"{label}: {line}" for line in differences(stored, found)]

@@ -288,6 +288,12 @@ def whole_file(path: Path) -> Iterator[Path]:
         yield partial
 
 
+def write_xz(path: Path, lines: Iterable[str]) -> None:
+    """Write lines as a compressed text, whole or not at all."""
+    with whole_file(path) as partial:
+        partial.write_bytes(lzma.compress("".join(f"{line}\n" for line in lines).encode(), preset=9))
+
+
 @contextlib.contextmanager
 def _partial(path: Path, make: Callable[[Path], None]) -> Iterator[Path]:
     partial: Path | None = None

@@ -10,7 +10,7 @@ the files it needs and the one it makes. Steps whose result exists are left out,
     RUN/lat, RUN/cmlm, ...    the other systems                      lath train
     RUN/TEST/                 translations, tables and plots         lath analyse
     RUN/report.md             the paper's figures beside ours
-    RUN/evidence/             what docs/runs/TASK is a copy of: scores.json, training logs, translations (.xz)
+    RUN/evidence/             what docs/runs/TASK is a copy of: scores.json, training logs, translations or counts (.xz)
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import functools
 import importlib.util
 import itertools
 import json
-import lzma
 import re
 import shlex
 import shutil
@@ -38,11 +37,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from lath.analysis.analysis import Cell, Table
+from lath.analysis.counts import write_counts
 from lath.analysis.scores import evaluate, measure
 from lath.analysis.settings import EvaluateSettings, ReproduceSettings
 from lath.config import AUTO, NetworkSettings, Recipe, load_recipe, settings_from_tree
 from lath.errors import UserError, did_you_mean
-from lath.files import count_lines, locked, misaligned, read_lines, whole_file
+from lath.files import count_lines, locked, misaligned, read_lines, whole_file, write_xz
 from lath.model.flops import update_flops
 from lath.training.log import LOG
 
@@ -96,6 +96,11 @@ class Task:
     """The task of the paper's tables to put beside it."""
     sentences: int = 0
     """Lines to distil, for the estimate where the file is not there."""
+    claims: str = ""
+    """Further pairs to test, SYSTEM:OTHER, besides those that the paper compares."""
+    publishable: bool = True
+    """Whether translations of its text may be published. If not, evidence/ has counts instead, from which the scores
+    follow."""
     note: str = ""
     """What the text is and how to get it."""
 
@@ -444,9 +449,13 @@ def write_evidence(of: Comparison) -> dict[str, Any]:
     evidence, document = of.run / "evidence", {}
     for test in of.tests:
         name, texts = of.folder(test).name, translations(of, test)
+        references = [] if of.task.publishable else list(read_lines(test[1], keep_mark=True))
         for system, lines in texts.items():
-            with whole_file(evidence / "translations" / name / f"{system}.txt.xz") as partial:
-                partial.write_bytes(lzma.compress("".join(f"{line}\n" for line in lines).encode(), preset=9))
+            if of.task.publishable:
+                write_xz(evidence / "translations" / name / f"{system}.txt.xz", lines)
+            else:
+                [measured] = measure([lines], references, of.task.tokenised)
+                write_counts(evidence / "counts" / name / f"{system}.tsv.xz", measured.counts)
         document[name] = {"source": str(test[0]), "reference": str(test[1]), **scores_of(of, test, texts)}
     for system in of.systems:
         if (log := of.run / system / LOG).exists():  # a model that was put there by hand has none
@@ -467,7 +476,8 @@ def scores_of(of: Comparison, test: tuple[Path, Path], texts: dict[str, list[str
     """The scores of one test's translations by system, and the tested claims."""
     references, tokenised = list(read_lines(test[1], keep_mark=True)), of.task.tokenised
     claims = {}
-    for one, other in CLAIMS:
+    own = [pair.partition(":")[::2] for pair in of.task.claims.split()]
+    for one, other in (*CLAIMS, *own):
         if one in texts and other in texts:
             pair = measure([texts[other], texts[one]], references, tokenised, samples=EvaluateSettings.samples)
             low, high = pair[1].gain_over(pair[0])

@@ -10,9 +10,10 @@ equals that of its command line. Repetition follows section 4 of the paper ("On 
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -76,6 +77,17 @@ class SystemScores:
         return "\n".join(lines)
 
 
+class Counts(NamedTuple):
+    """What the scores of one system follow from: a row for each line. They hold no words (counts.py stores them)."""
+
+    repeated: Figures
+    """Tokens that equal the token before."""
+    bleu: Figures
+    """sacrebleu's statistics, as of the other scores."""
+    chrf: Figures
+    ter: Figures | None
+
+
 @dataclass(frozen=True)
 class Measured:
     """One system's scores, and what they were computed from."""
@@ -83,14 +95,13 @@ class Measured:
     scores: SystemScores
     sentence_chrf: list[float]
     """chrF of each line."""
-    bleu_counts: Figures
-    """sacrebleu's statistics of each line."""
+    counts: Counts
     bleu_samples: Figures
     """BLEU of each sample of the paired bootstrap, the same samples for all systems; empty without a test."""
 
     def bleu_of(self, lines: Sequence[int]) -> float | None:
         """BLEU of some lines alone, by number; None for no lines."""
-        return total_score(_bleu(tokenised=False), self.bleu_counts[list(lines)]) if lines else None
+        return total_score(_bleu(tokenised=False), self.counts.bleu[list(lines)]) if lines else None
 
     def gain_over(self, other: Measured) -> tuple[float, float]:
         """The 95 % interval of how far this system's BLEU is above the other's; sacrebleu's is that of one system."""
@@ -145,7 +156,21 @@ def measure(
         metrics, statistics = gather_statistics(
             systems, references, lambda block: _metrics(block, tokenised, ter), bar.advance, workers
         )
-    values = [[total_score(metric, counts) for metric, counts in zip(metrics.values(), found, strict=True)]
+    counts = [
+        Counts(_repeated(lines, tokenised), bleu, chrf, others[0] if others else None)
+        for lines, (bleu, chrf, *others) in zip(systems, statistics, strict=True)
+    ]
+    return _measured(metrics, counts, tokenised, samples)
+
+
+def measure_counts(counts: Sequence[Counts], tokenised: bool = False, *, samples: int = 0) -> list[Measured]:
+    """`measure` from its counts alone, without the texts."""
+    return _measured(_metrics(["-"], tokenised, ter=counts[0].ter is not None), counts, tokenised, samples)
+
+
+def _measured(metrics: dict[str, Metric], counts: Sequence[Counts], tokenised: bool, samples: int) -> list[Measured]:
+    statistics = [[one.bleu, one.chrf, *([] if one.ter is None else [one.ter])] for one in counts]
+    values = [[total_score(metric, rows) for metric, rows in zip(metrics.values(), found, strict=True)]
               for found in statistics]  # fmt: skip
     tests = resample(list(metrics.values()), statistics, values, samples) if samples else []
     signatures = {name: metric.get_signature() for name, metric in metrics.items()}
@@ -154,7 +179,7 @@ def measure(
             signature.update("seed", str(sacrebleu_seed()).lower())
             signature.update("bs", samples)
     measured = []
-    for number, (lines, found) in enumerate(zip(systems, statistics, strict=True)):
+    for number, one in enumerate(counts):
         scores = [
             Score(name, value, str(signatures[name])) for name, value in zip(metrics, values[number], strict=True)
         ]
@@ -163,15 +188,9 @@ def measure(
                 replace(score, mean=test.mean, margin=test.margin, p_value=test.p_value)
                 for score, test in zip(scores, tests[number], strict=True)
             ]
-        chrf, counts = metrics["chrF2"], found[1]
-        measured.append(
-            Measured(
-                _system_scores(scores, lines, references, tokenised),
-                [float(chrf._compute_score_from_stats(row).score) for row in counts.tolist()],
-                found[0],
-                tests[number][0].samples if samples else np.empty(0),
-            )
-        )
+        sentences = [float(metrics["chrF2"]._compute_score_from_stats(row).score) for row in one.chrf.tolist()]
+        drawn = tests[number][0].samples if samples else np.empty(0)
+        measured.append(Measured(_system_scores(scores, one, tokenised), sentences, one, drawn))
     return measured
 
 
@@ -281,16 +300,21 @@ def _tokens_name(tokenised: bool) -> str:
     return "none" if tokenised else "13a"
 
 
-def _system_scores(
-    scores: Sequence[Score], hypotheses: Sequence[str], references: Sequence[str], tokenised: bool
-) -> SystemScores:
-    written, right = token_lines(hypotheses, tokenised), token_lines(references, tokenised)
+def _repeated(lines: Sequence[str], tokenised: bool) -> Figures:
+    """How many tokens of each line equal the token before."""
+    found = (line.split() for line in token_lines(lines, tokenised))
+    return np.array([sum(one == other for one, other in itertools.pairwise(tokens)) for tokens in found], np.float32)
+
+
+def _system_scores(scores: Sequence[Score], counts: Counts, tokenised: bool) -> SystemScores:
+    written, right = counts.bleu[:, 0].sum(dtype=np.float64), counts.bleu[:, 1].sum(dtype=np.float64)
+    repeated = counts.repeated.sum(dtype=np.float64)
     bleu, chrf, *ter = scores
     return SystemScores(
         bleu=bleu,
         chrf=chrf,
         ter=ter[0] if ter else None,
         tokens=_tokens_name(tokenised),
-        length_ratio=sum(len(line.split()) for line in written) / sum(len(line.split()) for line in right),
-        repeat_rate=repeat_rates(written, window=1, orders=(1,))[0],
+        length_ratio=float(written / right),
+        repeat_rate=float(100 * repeated / written) if written else 0.0,
     )

@@ -15,11 +15,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lath.engine.likely import LIKELY
 from lath.model.network import LAT, NEVER_WRITTEN, Pieces
 from lath.text.vocab import EOS, SOP, SPECIALS
 
-LIKELY = 8
-"""As in likely.py. Fewer, because the block of a sentence grows with them; their quality has not been measured."""
 LIKELY_FROM = 4096
 """Positions of a batch (rows times width) from which this is worth its gathering: about 128 sentences of 25 tokens."""
 WHOLE = 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shlex
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from scripts import ROOT
 from toy import plain_pairs, write_pairs
 
 from lath.analysis.analyse import analyse
+from lath.analysis.counts import read_counts
 from lath.analysis.reproduce import (
     Comparison,
     Step,
@@ -29,8 +31,9 @@ from lath.analysis.reproduce import (
     reproduce,
     run_steps,
     show_plan,
+    write_evidence,
 )
-from lath.analysis.scores import evaluate
+from lath.analysis.scores import evaluate, measure_counts
 from lath.analysis.settings import ReproduceSettings
 from lath.config import load_recipe
 from lath.errors import UserError
@@ -292,6 +295,34 @@ def test_a_task_is_killed_and_continues_to_the_report(folder: Path) -> None:
     third = subprocess.run(again, capture_output=True, text=True, check=True)
     assert third.stderr == ""
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_what_may_not_be_published_leaves_counts_and_own_claims_are_tested(folder: Path) -> None:
+    with (folder / "tasks.toml").open("a", encoding="utf-8") as tasks:
+        tasks.write(
+            'publishable = false\nsystems = "lat lat-seed2"\nclaims = "lat-seed2.it4:lat.it4 lat.it9:lat.it4"\n'
+        )
+    of = read_task("one-test", ReproduceSettings(tasks="tasks.toml"))
+    right, [test] = list(read_lines(folder / "test.tgt")), of.tests
+    texts = {"lat.it4": [line[:9] for line in right], "lat-seed2.it4": [line[3:] for line in right]}
+    written = of.folder(test) / "translations"
+    written.mkdir(parents=True)
+    for name, lines in texts.items():
+        (written / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    document = write_evidence(of)
+    evidence = of.run / "evidence"
+    assert not (evidence / "translations").exists()
+    counted = {path.name.removesuffix(".tsv.xz"): read_counts(path) for path in evidence.glob("counts/*/*.tsv.xz")}
+    assert {name: asdict(measure_counts([one])[0].scores) for name, one in counted.items()} == {
+        name: asdict(evaluate(lines, right)) for name, lines in texts.items()
+    }
+    [scored] = document.values()
+    assert list(scored["claims"]) == ["lat-seed2.it4 against lat.it4"]  # nobody has made lat.it9
+    check = runpy.run_path(str(ROOT / "docs" / "check_results.py"))
+    assert check["main"]([str(evidence)]) == 0
+    scored["scores"]["lat.it4"]["bleu"]["value"] += 0.01
+    (evidence / "scores.json").write_text(json.dumps(document), encoding="utf-8")
+    assert check["main"]([str(evidence)]) == 1
 
 
 def test_the_tasks_recipes_exist() -> None:

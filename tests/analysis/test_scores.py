@@ -254,7 +254,7 @@ def test_processes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for one, other in zip(alone, forked, strict=True):
         assert one.scores == other.scores
         assert one.sentence_chrf == other.sentence_chrf
-        assert np.array_equal(one.bleu_counts, other.bleu_counts)
+        assert np.array_equal(one.counts.bleu, other.counts.bleu)
 
 
 def test_sentence_scores_are_sacrebleus() -> None:
