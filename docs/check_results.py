@@ -77,6 +77,71 @@ def spread(*figures: float) -> str:
     return f"{statistics.mean(figures):.2f} ± {statistics.stdev(figures):.2f}"
 
 
+def over_seeds(run: str, system: str) -> list[float]:
+    """BLEU of a system and of its variants with another seed."""
+    name, _, decoding = system.partition(".")
+    return [bleu(run, f"{name}{seed}.{decoding}", "iwslt14_deen_53k-test") for seed in ("", "-seed2", "-seed3")]
+
+
+def above(system: str, other: str) -> list[float]:
+    """How far a system is above another in iwslt14-shapes, seed by seed."""
+    return [
+        one - two
+        for one, two in zip(over_seeds("iwslt14-shapes", system), over_seeds("iwslt14-shapes", other), strict=True)
+    ]
+
+
+def milliseconds(row: str) -> str:
+    """The median latency of a row of the measurement in iwslt14-shapes."""
+    text = (RUNS / "iwslt14-shapes" / "bench.txt").read_text(encoding="utf-8")
+    [report] = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    [found] = [one["p50_ms"] for one in report["rows"] if one["name"] == row]
+    return f"{found:.2f}"
+
+
+def verified(section: str, row: str) -> list[str]:
+    """The figures of a row of the tables of verifiers."""
+    text = (RUNS / "iwslt14-shapes" / "verify.txt").read_text(encoding="utf-8")
+    [part] = [part for part in text.split("\n## ") if part.startswith(section)]
+    [line] = [line for line in part.splitlines() if line.startswith(f"| {row} |")]
+    return [cell.strip() for cell in line.strip("|").split("|")][1:]
+
+
+def claimed(pair: str) -> list[float]:
+    """A tested difference of iwslt14-shapes and its interval."""
+    [found] = [test for name, test in load_scores(RUNS / "iwslt14-shapes").items() if name.endswith("test.de")]
+    one, other = (found["scores"][name]["bleu"]["value"] for name in pair.split(" against "))
+    interval = found["claims"][pair]["bleu"]
+    return [one - other, interval["low"], interval["high"]]
+
+
+def shapes() -> Iterator[str]:
+    """What the page says of iwslt14-shapes outside its table."""
+    one, low, high = claimed("pair-12-1.relaxed against at-12-1.beam5")
+    yield f"({one:+.2f} BLEU; 95 % interval {low:+.2f} to {high:+.2f})"
+    yield f"{milliseconds('pair-12-1/relaxed')} ms a sentence instead of {milliseconds('at-12-1/beam:5')}"
+    one, low, high = claimed("pair-12-1.relaxed against teacher.beam5")
+    yield f"It is {-one:.2f} below AT 6-6 with beam 5 ({low:+.2f} to {high:+.2f})"
+    yield f"which takes {milliseconds('teacher/beam:5')} ms"
+    shape = [-statistics.fmean(above(f"lat-10-2.{how}", f"lat.{other}"))
+             for how, other in (("it4", "it4"), ("it4-lengths5", "it4"), ("it1", "it1"))]  # fmt: skip
+    yield f"after four passes 10-2 is {shape[0]:.2f} below 6-6, mean of three seeds; with five lengths {shape[1]:.2f} below"
+    yield f"After one pass it is {shape[2]:.2f} below"
+    first, last = (above(f"lat-10-2-glancing.{how}", f"lat-10-2.{how}") for how in ("it1", "it4"))
+    seeds = "{:+.2f}, {:+.2f} and {:+.2f}".format(*first)
+    yield f"{statistics.fmean(first):+.2f} after one pass ({seeds}), {statistics.fmean(last):+.2f} after four"
+    text = (RUNS / "iwslt14-shallow" / "scores.txt").read_text(encoding="utf-8")
+    short = {tuple(line.split()[:2]): float(line.split()[-2]) for line in text.splitlines() if line.startswith("lat-10-2")
+             and line.split()[2].startswith("pass") and "lengths" not in line}  # fmt: skip
+    gains = [short["lat-10-2-glancing", passes] - short["lat-10-2", passes] for passes in ("1", "4")]
+    yield f"was {gains[0]:+.2f} and {gains[1]:+.2f} ([log]"
+    yield f"A sentence takes {float(verified('verifier AT 12-1, test', 'LAT-1, relaxed 5 2')[2]):.1f} checks"
+    exact = verified("verifier AT 6-6, first 3,000 lines of the test, fp32", "LAT-1, exact")[1]
+    half = verified("verifier AT 6-6, test", "LAT-1, exact")[1]
+    yield f"all of {int(exact):,} sentences equal in fp32, {int(half):,} of 6,750 in fp16"
+    yield f"{milliseconds('pair-6-6/exact')} ms instead of {milliseconds('teacher/greedy')} with AT 6-6"
+
+
 def analysed(system: str, what: str, test: str = "newstest2014") -> list[str]:
     """The figures of a system in the stored analysis of Europarl de-en."""
     text = (RUNS / "europarl-de-en" / "analysis.txt").read_text(encoding="utf-8")
@@ -87,11 +152,9 @@ def analysed(system: str, what: str, test: str = "newstest2014") -> list[str]:
 
 def statements() -> Iterator[str]:
     """What the page says outside its generated tables, with numbers from stored files."""
+    yield from shapes()
     run, lat, ten, teacher = "europarl-de-en", "lat.it4", "cmlm.it10", "teacher.beam5"
     yield f"LAT-4 is {behind('mixed-en-de', ten, lat, EUROPARL):.2f} above CMLM-10"
-    off = [behind("mixed-de-en", one, other, NEWS) for one in (lat, "lat.it4-lengths5") for other in (teacher, ten)]
-    yield f"LAT-4 is {off[0]:.2f} BLEU below its teacher and {off[1]:.2f} below CMLM-10 (newstest2014)"
-    yield f"with five lengths {off[2]:.2f} and {off[3]:.2f} ("
     early = [behind(name, lat, ten, NEWS) for name in ("europarl-32k", "europarl-noise-de-en")]
     yield f"have LAT-4 {early[0]:.2f} and {early[1]:.2f} below CMLM-10 on newstest2014"
     chrf = [scores(run, NEWS)[system]["chrf"]["value"] for system in (ten, lat)]
@@ -111,8 +174,6 @@ def statements() -> Iterator[str]:
     raw = bleu("iwslt14-k4", "cmlm-raw.it10") - bleu(setup, "lat-raw.it4")
     yield f"LAT-4 is {raw:.1f} below CMLM-10, so the second claim needs distillation"
     yield f"Length noise alone brings {behind('tatoeba', 'lat-baseline.it4', lat):.2f} BLEU"
-    older = [bleu("tatoeba-first", system) for system in ("at-12-1.beam5", teacher, lat)]
-    yield f"it reached {older[0]:.2f}, its teacher {older[1]:.2f}, LAT-4 without length noise {older[2]:.2f}"
     losses = [token_loss(run, system, step) for system in ("lat", "cmlm") for step in (7500, 9000)]
     yield f"fell from {losses[0]} to {losses[1]} (LAT) and from {losses[2]} to {losses[3]} (CMLM)"
     older = [bleu("europarl-de-en-first", system, test) for system in (lat, "at-12-1.beam5", teacher)
@@ -124,9 +185,6 @@ def statements() -> Iterator[str]:
     yield f"repeated unigrams (reference {analysed('reference', 'reference')[0]} %)"
     for system, name in LENGTHS.items():
         yield f"| {' | '.join([name, *analysed(system, 'length'), analysed(system, 'repeats')[0]])} % |"
-    losses = [token_loss("europarl-en-de", "lat", step) for step in (6000, 7500, 9000)]
-    yield f"token loss {', '.join(losses)} at 6,000, 7,500 and 9,000 updates"
-    yield f"LAT output is too long here ({scores('europarl-en-de', NEWS)[lat]['length_ratio']:.3f})"
     gaps = {test: behind("bundled", lat, teacher, test) for test in ("tatoeba", NEWS, EUROPARL)}
     yield (
         f"On Tatoeba LAT-4 is {gaps['tatoeba']:.2f} BLEU below its teacher's stored score, on newstest2014 "

@@ -18,6 +18,7 @@ import dataclasses
 import inspect
 import json
 import re
+import statistics
 import typing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +38,9 @@ SCORE_PAGES = (FOLDER / "results.md", FOLDER.parent / "models" / "de-en" / "READ
 TESTS = {"iwslt14": "IWSLT'14", "tatoeba": "Tatoeba", "wmt_newstest": "newstest2014", "europarl": "Europarl"}
 """How a test is named on a page, by how its name starts in scores.json."""
 SYSTEMS = {
+    "teacher.greedy": "AT 6-6, greedy (the teacher)",
     "teacher.beam5": "AT 6-6, beam 5 (the teacher)",
+    "at-12-1.greedy": "AT 12-1, greedy",
     "at-12-1.beam5": "AT 12-1, beam 5",
     "cmlm.it1": "CMLM-1, five lengths",
     "cmlm.it10": "CMLM-10, five lengths",
@@ -52,10 +55,23 @@ SYSTEMS = {
     "lat.it1-longer": "LAT-1, one extra position",
     "lat.it4-longer": "LAT-4, one extra position",
     "lat.it4-longer-lengths3": "LAT-4, one extra position, three lengths",
+    "lat-10-2.it1": "LAT-1 10-2",
+    "lat-10-2.it4": "LAT-4 10-2",
+    "lat-10-2.it4-lengths5": "LAT-4 10-2, five lengths",
+    "lat-10-2-glancing.it1": "LAT-1 10-2, glancing",
+    "lat-10-2-glancing.it4": "LAT-4 10-2, glancing",
+    "pair-12-1.rerank": "LAT-4 10-2, glancing, five lengths, AT 12-1 chooses",
+    "pair-12-1.relaxed": "LAT 10-2, glancing, checked by AT 12-1 (relaxed)",
+    "pair-6-6.relaxed": "LAT 10-2, glancing, checked by AT 6-6 (relaxed)",
+    "pair-6-6.exact": "LAT 10-2, glancing, checked by AT 6-6 (exact)",
 }
 """How a system and its decoding options are named on a page."""
 COMPARED = ("teacher.beam5", "at-12-1.beam5", "cmlm.it1", "cmlm.it10", "lat.it1", "lat.it4", "lat.it4-lengths5")
 ROWS = {
+    "iwslt14-shapes": ("teacher.greedy", "teacher.beam5", "at-12-1.beam5", "lat.it1", "lat.it4", "lat.it4-lengths5",
+                       "lat-10-2.it1", "lat-10-2.it4", "lat-10-2.it4-lengths5", "lat-10-2-glancing.it1",
+                       "lat-10-2-glancing.it4", "pair-12-1.rerank", "pair-12-1.relaxed", "pair-6-6.relaxed",
+                       "pair-6-6.exact"),
     "bundled": ("teacher.beam5", "lat.it1", "lat.it2", "lat.it4", "lat.it4-lengths1"),
     "tatoeba": ("teacher.beam5", "cmlm.it1", "cmlm.it10", "lat-baseline.it4", "lat.it1-longer", "lat.it4-longer",
                 "lat.it4-longer-lengths3"),
@@ -137,8 +153,16 @@ def load_scores(run: str) -> dict[str, Any]:
 
 
 def scores(run: str) -> str:
-    """BLEU, chrF2 and length ratio of a run's systems on each of its tests, with the signatures of both metrics."""
-    columns = {test: name for test in load_scores(run) for start, name in TESTS.items() if test.startswith(start)}
+    """BLEU, chrF2 and length ratio of a run's systems on each of its tests, with the signatures of both metrics.
+
+    Of a system that was trained with several seeds it is the mean.
+    """
+    columns = {
+        test: name
+        for test in load_scores(run)
+        for start, name in TESTS.items()
+        if test.startswith(start) and "valid" not in test
+    }
     tests, names = {test: load_scores(run)[test] for test in columns}, list(columns.values())
     rows = [
         "| system | " + " | ".join(f"{name}: BLEU | chrF2 | length" for name in names) + " |",
@@ -151,7 +175,11 @@ def scores(run: str) -> str:
         if all(system in test for test in found):
             lost = texts.is_dir() and not all((texts / test / f"{system}.txt.xz").is_file() for test in tests)
             marked |= lost
-            cells = [f"| {SYSTEMS[system]}{' *' * lost}", *(score_cells(test[system]) for test in found)]
+            several = ", three seeds" * (len(seeds(found[0], system)) == 3)
+            cells = [
+                f"| {SYSTEMS[system]}{several}{' *' * lost}",
+                *(score_cells(seeds(test, system)) for test in found),
+            ]
             rows.append(" | ".join(cells) + " |")
     metrics = [found[0]["teacher.beam5"][metric] for metric in ("bleu", "chrf")]
     signatures = ", ".join(f"`{metric['metric']}|{metric['signature']}`" for metric in metrics)
@@ -159,9 +187,16 @@ def scores(run: str) -> str:
     return "\n".join([*rows, "", signatures, *note]) + "\n"
 
 
-def score_cells(score: dict[str, Any]) -> str:
-    """One system on one test."""
-    return f"{score['bleu']['value']:.2f} | {score['chrf']['value']:.1f} | {score['length_ratio']:.3f}"
+def seeds(scored: dict[str, Any], system: str) -> list[dict[str, Any]]:
+    """The scores of a system and of its variants with another seed."""
+    name, _, decoding = system.partition(".")
+    return [scored[key] for key in scored if re.fullmatch(rf"{re.escape(name)}(-seed\d)?\.{re.escape(decoding)}", key)]
+
+
+def score_cells(found: list[dict[str, Any]]) -> str:
+    """One system on one test, the mean over its seeds."""
+    bleu, chrf = (statistics.fmean(score[metric]["value"] for score in found) for metric in ("bleu", "chrf"))
+    return f"{bleu:.2f} | {chrf:.1f} | {statistics.fmean(score['length_ratio'] for score in found):.3f}"
 
 
 def claims() -> str:

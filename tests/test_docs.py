@@ -47,8 +47,8 @@ SAMPLE_LINES = 60
 LARGEST_PAGE = 15
 """Kilobytes of a page; a reader should be able to finish it."""
 LARGEST = {"README.md": 6, "CONTRIBUTING.md": 6, "docs/design.md": 12, "docs/results.md": 12, "docs/benchmarks.md": 10,
-           "docs/formats.md": 30}  # fmt: skip
-"""Pages with another limit; nobody reads the formats from start to end."""
+           "docs/formats.md": 32, "docs/log.md": 30}  # fmt: skip
+"""Pages with another limit; nobody reads the formats from start to end, and the log only as far as it is new."""
 
 
 class Command(NamedTuple):

@@ -38,7 +38,7 @@ import numpy as np
 
 from lath.analysis.analysis import Cell, Table
 from lath.analysis.counts import write_counts
-from lath.analysis.scores import evaluate, measure
+from lath.analysis.scores import Measured, evaluate, measure, measure_counts
 from lath.analysis.settings import EvaluateSettings, ReproduceSettings
 from lath.config import AUTO, NetworkSettings, Recipe, load_recipe, settings_from_tree
 from lath.errors import UserError, did_you_mean
@@ -107,14 +107,18 @@ class Task:
 
 @dataclass(frozen=True)
 class System:
-    """A model: its training text, its settings and its decodings."""
+    """A model: its training text, its settings and its decodings; or a pair of two others."""
 
     text: Literal["raw", "distilled"] = "distilled"
     """Human or distilled targets."""
+    student: str = ""
+    """Of a pair: the system that drafts. A variant such as -k5 or -seed2 is one of the student's."""
+    verifier: str = ""
+    """Of a pair: the system that checks."""
     settings: str = ""
     """SECTION.KEY=VALUE of its recipe."""
     decode: str = ""
-    """Names in [decodings]; a variant such as -k5 or -seed2 takes only those without a dash."""
+    """Names in [decodings]; a variant such as -k5 or -seed2 takes those without a dash, and what its task names."""
 
 
 class Step(NamedTuple):
@@ -177,12 +181,22 @@ class Comparison:
                 f"{name}: no such system{did_you_mean(name, self.known)}; the systems are {', '.join(self.known)}"
             )
         system = self.known[found["base"]]
+        if system.student:
+            return dataclasses.replace(system, student=system.student + name.removeprefix(found["base"]))
         variant = f" network.piece_length={found['piece']}" * bool(found["piece"])
         variant += f" train.seed={found['seed']}" * bool(found["seed"])
         if not variant:
             return system
-        plain = " ".join(decoding for decoding in system.decode.split() if "-" not in decoding)
-        return dataclasses.replace(system, settings=system.settings + variant, decode=plain)
+        asked = self.task.decode.split()
+        plain = [decoding for decoding in system.decode.split() if "-" not in decoding or decoding in asked]
+        return dataclasses.replace(system, settings=system.settings + variant, decode=" ".join(plain))
+
+    @property
+    def trained(self) -> list[str]:
+        """The names of the systems that are trained: instead of a pair its two members."""
+        named = [(name, self.system(name)) for name in self.systems]
+        members = [[system.student, system.verifier] if system.student else [name] for name, system in named]
+        return list(dict.fromkeys(itertools.chain(*members)))
 
     def own(self, name: str = "") -> list[str]:
         """The task's settings for all systems, then those for one."""
@@ -254,10 +268,10 @@ def read_task(name: str, settings: ReproduceSettings) -> Comparison:
 
 def plan(of: Comparison) -> list[Step]:
     """All steps, those that others need first."""
-    students = [name for name in of.systems if of.system(name).text == "distilled"]
-    adopts = any(str(of.run / "teacher") in of.recipe(name).train.start_from for name in of.systems)
-    teaches = ["teacher"] if students or adopts or "teacher" in of.systems else []
-    raw = [name for name in of.systems if name not in (*students, "teacher")]
+    students = [name for name in of.trained if of.system(name).text == "distilled"]
+    adopts = any(str(of.run / "teacher") in of.recipe(name).train.start_from for name in of.trained)
+    teaches = ["teacher"] if students or adopts or "teacher" in of.trained else []
+    raw = [name for name in of.trained if name not in (*students, "teacher")]
     steps = [_prepare(of, "raw", [], of.task.vocab_from)]
     steps += [_train(of, name) for name in teaches + raw]
     if students:
@@ -267,6 +281,7 @@ def plan(of: Comparison) -> list[Step]:
         text = [f"data.{part}_target={of.run / part}.txt" for part in sources]
         steps.append(_prepare(of, "distilled", [*text, f"data.train_source={sources['train']}"], str(of.run / "raw")))
         steps += [_train(of, name) for name in students]
+    steps += [_pair(of, name) for name in of.systems if of.system(name).student]
     steps += [_analyse(of, test) for test in of.tests]
     made = [step.makes for step in steps]
     if len(set(made)) < len(made):
@@ -292,6 +307,12 @@ def _train(of: Comparison, name: str) -> Step:
     work = recipe.train.steps * recipe.train.step_tokens * token_flops(recipe.network, recipe.vocab.size)
     seconds = {device: work / speed for device, speed in TRAINING_FLOPS.items()}
     return Step(command, [text, *([Path(start)] if start else [])], of.run / name / "model", seconds)
+
+
+def _pair(of: Comparison, name: str) -> Step:
+    student, verifier = (of.run / member / "model" for member in (of.system(name).student, of.system(name).verifier))
+    made = of.run / name / "model"
+    return Step(["pair", str(student), str(verifier), str(made)], [student, verifier], made)
 
 
 def _distill(of: Comparison, source: str, part: str) -> Step:
@@ -448,15 +469,24 @@ def write_evidence(of: Comparison) -> dict[str, Any]:
     """Write all that the published figures can be made from again; returns what scores.json holds, by test."""
     evidence, document = of.run / "evidence", {}
     for test in of.tests:
-        name, texts = of.folder(test).name, translations(of, test)
-        references = [] if of.task.publishable else list(read_lines(test[1], keep_mark=True))
+        name, texts, references = (
+            of.folder(test).name,
+            translations(of, test),
+            list(read_lines(test[1], keep_mark=True)),
+        )
+        measured = dict(zip(texts, measure(list(texts.values()), references, of.task.tokenised), strict=True))
         for system, lines in texts.items():
             if of.task.publishable:
                 write_xz(evidence / "translations" / name / f"{system}.txt.xz", lines)
             else:
-                [measured] = measure([lines], references, of.task.tokenised)
-                write_counts(evidence / "counts" / name / f"{system}.tsv.xz", measured.counts)
-        document[name] = {"source": str(test[0]), "reference": str(test[1]), **scores_of(of, test, texts)}
+                write_counts(evidence / "counts" / name / f"{system}.tsv.xz", measured[system].counts)
+        document[name] = {
+            "source": str(test[0]),
+            "reference": str(test[1]),
+            "scores": {system: dataclasses.asdict(found.scores) for system, found in measured.items()},
+            "claims": claims_of(of, measured),
+            **({"detokenised": detokenised(of, texts, references)} if of.task.tokenised else {}),
+        }
     for system in of.systems:
         if (log := of.run / system / LOG).exists():  # a model that was put there by hand has none
             with whole_file(evidence / f"{system}.jsonl") as partial:
@@ -472,27 +502,27 @@ def translations(of: Comparison, test: tuple[Path, Path]) -> dict[str, list[str]
     return {name: list(read_lines(folder / f"{name}.txt", keep_mark=True)) for name in names}
 
 
-def scores_of(of: Comparison, test: tuple[Path, Path], texts: dict[str, list[str]]) -> dict[str, Any]:
-    """The scores of one test's translations by system, and the tested claims."""
-    references, tokenised = list(read_lines(test[1], keep_mark=True)), of.task.tokenised
+def claims_of(of: Comparison, measured: dict[str, Measured]) -> dict[str, Any]:
+    """The tested differences of pairs of systems: those of the paper, and those of the task."""
     claims = {}
     own = [pair.partition(":")[::2] for pair in of.task.claims.split()]
     for one, other in (*CLAIMS, *own):
-        if one in texts and other in texts:
-            pair = measure([texts[other], texts[one]], references, tokenised, samples=EvaluateSettings.samples)
+        if one in measured and other in measured:
+            counts = [measured[other].counts, measured[one].counts]
+            pair = measure_counts(counts, of.task.tokenised, samples=EvaluateSettings.samples)
             low, high = pair[1].gain_over(pair[0])
             tested = {"bleu": {**dataclasses.asdict(pair[1].scores.bleu), "low": low, "high": high}}
             claims[f"{one} against {other}"] = {**tested, "chrf": dataclasses.asdict(pair[1].scores.chrf)}
-    scores = {name: dataclasses.asdict(evaluate(lines, references, tokenised)) for name, lines in texts.items()}
-    found = {"scores": scores, "claims": claims}
-    if tokenised:
-        from sacremoses import MosesDetokenizer
+    return claims
 
-        join = MosesDetokenizer(lang=of.recipe("teacher").data.target_language).detokenize
-        right, *plain = [[join(line.split()) for line in lines] for lines in (references, *texts.values())]
-        bleu = [dataclasses.asdict(evaluate(lines, right).bleu) for lines in plain]
-        found["detokenised"] = dict(zip(texts, bleu, strict=True))
-    return found
+
+def detokenised(of: Comparison, texts: dict[str, list[str]], references: list[str]) -> dict[str, Any]:
+    """BLEU of each system after detokenisation."""
+    from sacremoses import MosesDetokenizer
+
+    join = MosesDetokenizer(lang=of.recipe("teacher").data.target_language).detokenize
+    right, *plain = [[join(line.split()) for line in lines] for lines in (references, *texts.values())]
+    return {name: dataclasses.asdict(evaluate(lines, right).bleu) for name, lines in zip(texts, plain, strict=True)}
 
 
 def figures(analysis: dict[str, Any]) -> dict[str, dict[str, float]]:

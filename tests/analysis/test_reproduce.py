@@ -18,6 +18,7 @@ import pytest
 from scripts import ROOT
 from toy import plain_pairs, write_pairs
 
+import lath
 from lath.analysis.analyse import analyse
 from lath.analysis.counts import read_counts
 from lath.analysis.reproduce import (
@@ -86,6 +87,22 @@ settings = "lat:train.steps=10 *seed*:train.steps=10"
 [tasks.one-test]
 like = "toy"
 development = false
+systems = "teacher lat lat-seed2 duo"
+decode = "beam5 it4 exact"
+
+[systems.duo]
+student = "lat"
+verifier = "teacher"
+decode = "relaxed exact"
+"""
+
+CLOSED = """
+[tasks.closed]
+like = "toy"
+development = false
+systems = "lat lat-seed2"
+claims = "lat-seed2.it4:lat.it4 lat.it9:lat.it4"
+publishable = false
 """
 
 
@@ -179,6 +196,21 @@ def test_students_come_after_their_teacher_and_others_do_not_wait(folder: Path) 
     ]  # fmt: skip
     assert of.recipe("lat-k2").network.piece_length == 2
     assert made(plan(toy(systems="lat-raw")))[:2] == ["runs/toy/raw", "runs/toy/lat-raw/model"]
+
+
+def test_a_pair_is_made_of_its_members_which_are_trained_once(folder: Path) -> None:
+    of = toy(systems="teacher,duo,duo-seed2,lat", decode="it4,exact")
+    steps = plan(of)
+    assert [name.removeprefix("runs/toy/") for name in made(steps)] == [
+        "raw", "teacher/model", "train.txt", "valid.txt", "distilled", "lat/model", "lat-seed2/model", "duo/model",
+        "duo-seed2/model", f"{folder.name}-test.src/analysis.json", f"{folder.name}-valid.src/analysis.json",
+    ]  # fmt: skip
+    assert shlex.join(steps[8].command) == (
+        "pair runs/toy/lat-seed2/model runs/toy/teacher/model runs/toy/duo-seed2/model"
+    )
+    exact = "duo-seed2.exact=runs/toy/duo-seed2/model@iterations=1,length_candidates=1,verify=exact"
+    assert exact in steps[-1].command
+    assert not any("relaxed" in word for word in steps[-1].command)
 
 
 def test_settings_are_for_all_systems_or_for_those_that_fit(folder: Path) -> None:
@@ -288,6 +320,8 @@ def test_a_task_is_killed_and_continues_to_the_report(folder: Path) -> None:
     assert asdict(evaluate(stored, list(read_lines(folder / "test.tgt")))) == test["scores"]["lat.it4"]
     [analysed] = analyse(folder / "test.tgt", [f"lat={packed}"], folder / "out").systems
     assert asdict(analysed.scores.bleu) == test["scores"]["lat.it4"]["bleu"]
+    by_hand = lath.load(teacher / "model", "cpu").translate(list(read_lines(folder / "test.src")), split=False, beam=1)
+    assert list(read_lines(evidence / "translations" / test_name / "duo.exact.txt.xz")) == by_hand
     values = [test["scores"][name]["bleu"]["value"] for name in ("lat.it4", "lat-seed2.it4")]
     assert f"| {sum(values) / 2:.2f} | {sum(values) / 2 - 27.35:.2f} | {values[0]:.2f} {values[1]:.2f} |" in row
     assert list(test["claims"]) == ["lat.it4 against teacher.beam5"]
@@ -299,10 +333,8 @@ def test_a_task_is_killed_and_continues_to_the_report(folder: Path) -> None:
 
 def test_what_may_not_be_published_leaves_counts_and_own_claims_are_tested(folder: Path) -> None:
     with (folder / "tasks.toml").open("a", encoding="utf-8") as tasks:
-        tasks.write(
-            'publishable = false\nsystems = "lat lat-seed2"\nclaims = "lat-seed2.it4:lat.it4 lat.it9:lat.it4"\n'
-        )
-    of = read_task("one-test", ReproduceSettings(tasks="tasks.toml"))
+        tasks.write(CLOSED)
+    of = read_task("closed", ReproduceSettings(tasks="tasks.toml"))
     right, [test] = list(read_lines(folder / "test.tgt")), of.tests
     texts = {"lat.it4": [line[:9] for line in right], "lat-seed2.it4": [line[3:] for line in right]}
     written = of.folder(test) / "translations"
