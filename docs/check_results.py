@@ -125,14 +125,15 @@ def shapes() -> Iterator[str]:
     yield f"which takes {milliseconds('teacher/beam:5')} ms"
     shape = [-statistics.fmean(above(f"lat-10-2.{how}", f"lat.{other}"))
              for how, other in (("it4", "it4"), ("it4-lengths5", "it4"), ("it1", "it1"))]  # fmt: skip
-    yield f"after four passes 10-2 is {shape[0]:.2f} below 6-6, mean of three seeds; with five lengths {shape[1]:.2f} below"
+    yield f"after four passes 10-2 is {shape[0]:.2f} below 6-6, mean of three seeds"
+    yield f"with five lengths {shape[1]:.2f} below"
     yield f"After one pass it is {shape[2]:.2f} below"
     first, last = (above(f"lat-10-2-glancing.{how}", f"lat-10-2.{how}") for how in ("it1", "it4"))
     seeds = "{:+.2f}, {:+.2f} and {:+.2f}".format(*first)
     yield f"{statistics.fmean(first):+.2f} after one pass ({seeds}), {statistics.fmean(last):+.2f} after four"
     text = (RUNS / "iwslt14-shallow" / "scores.txt").read_text(encoding="utf-8")
-    short = {tuple(line.split()[:2]): float(line.split()[-2]) for line in text.splitlines() if line.startswith("lat-10-2")
-             and line.split()[2].startswith("pass") and "lengths" not in line}  # fmt: skip
+    rows = (line.split() for line in text.splitlines() if re.match(r"lat-10-2\S* +\d pass(es)? +\d", line))
+    short = {(system, passes): float(score) for system, passes, *_, score, _ in rows}
     gains = [short["lat-10-2-glancing", passes] - short["lat-10-2", passes] for passes in ("1", "4")]
     yield f"was {gains[0]:+.2f} and {gains[1]:+.2f} ([log]"
     yield f"A sentence takes {float(verified('verifier AT 12-1, test', 'LAT-1, relaxed 5 2')[2]):.1f} checks"

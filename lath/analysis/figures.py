@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lath.analysis.analysis import Cell, Plot, System, Table
-from lath.analysis.plots import MARKERS, frontier, new_figure
+from lath.analysis.plots import MARKERS, draw_front, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,15 +51,8 @@ def _plot(name: str, title: str, draw: Callable[[Axes], None]) -> Plot:
 
 
 def _latency(axes: Axes, systems: Sequence[System]) -> None:
-    points = [(system.latency.p50_ms, system.scores.bleu.value) for system in systems if system.latency is not None]
-    best = [points[number] for number in frontier(points)]
-    axes.plot(*zip(*best, strict=True), color="0.6", drawstyle="steps-post", zorder=1)
-    for system, (cost, gain), marker in zip(systems, points, itertools.cycle(MARKERS), strict=False):
-        axes.scatter(cost, gain, label=system.name, marker=marker, zorder=2)
-    axes.set(xlabel="ms a sentence (p50, alone)", ylabel=systems[0].scores.bleu.metric, xscale="log")
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter("{x:g}")
-    axes.tick_params(axis="x", which="both", rotation=45)
+    points = {one.name: (one.latency.p50_ms, one.scores.bleu.value) for one in systems if one.latency is not None}
+    draw_front(axes, points, ["ms a sentence (p50, alone)", systems[0].scores.bleu.metric])
 
 
 def _buckets(axes: Axes, table: Table) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from lath.errors import UserError, one_of
 from lath.files import whole_file
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -88,16 +90,29 @@ def plot_pareto(points: Mapping[str, tuple[float, float]], labels: tuple[str, st
     """Plot named (cost, gain) points and their Pareto frontier; `labels` are title, cost axis and gain axis."""
     figure = new_figure(path)
     axes = figure.subplots()
-    places = list(points.values())
-    best = [places[number] for number in frontier(places)]
-    axes.plot([cost for cost, _ in best], [gain for _, gain in best], color="0.6", drawstyle="steps-post", zorder=1)
-    for (name, (cost, gain)), marker in zip(points.items(), itertools.cycle(MARKERS), strict=False):
-        axes.scatter(cost, gain, label=name, marker=marker, zorder=2)
-    title, cost_label, gain_label = labels
-    axes.set(title=title, xlabel=cost_label, ylabel=gain_label, xscale="log")
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter("{x:g}")
-    axes.tick_params(axis="x", which="both", rotation=45)
+    title, *axis_labels = labels
+    draw_front(axes, points, axis_labels)
+    axes.set_title(title)
     axes.grid(alpha=0.3, which="both")
     figure.legend(loc="outside right upper", fontsize="small")
     save_figure(figure, path)
+
+
+def draw_front(axes: Axes, points: Mapping[str, tuple[float, float]], labels: Sequence[str]) -> None:
+    """Points in the colour of their model, and the line that none is above; a point is named MODEL/VARIANT."""
+    places = list(points.values())
+    best = [places[number] for number in frontier(places)]
+    axes.plot([cost for cost, _ in best], [gain for _, gain in best], color="0.75", drawstyle="steps-post", zorder=1)
+    models: dict[str, list[tuple[float, float, str]]] = {}
+    for name, place in points.items():
+        model, *variant = re.split("[/.]", name, maxsplit=1)
+        models.setdefault(model, []).append((*place, "".join(variant)))
+    for (model, found), marker in zip(models.items(), itertools.cycle(MARKERS), strict=False):
+        costs, gains, variants = zip(*sorted(found), strict=True)
+        axes.plot(costs, gains, label=model, marker=marker, linestyle=":", linewidth=1, zorder=2)
+        for cost, gain, variant in zip(costs, gains, variants, strict=True):
+            axes.annotate(variant, (cost, gain), (5, -9), textcoords="offset points", fontsize="x-small")
+    axes.set(xlabel=labels[0], ylabel=labels[1], xscale="log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
+    axes.tick_params(axis="x", which="both", rotation=45)

@@ -70,6 +70,15 @@ def test_a_plot_of_quality_against_cost(tmp_path: Path) -> None:
     assert all(f"<!-- {name} -->" in drawn for name in [*points, "some test", "ms", "BLEU"])
 
 
+def test_the_points_of_a_model_share_a_colour_and_are_named(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    points = {"lat/it:1": (1.0, 20.0), "lat/it:4": (2.0, 22.0), "at/greedy": (9.0, 22.5), "lat/it:2": (1.5, 21.0)}
+    plot_pareto(points, ("some test", "ms", "BLEU"), tmp_path / "speed.svg")
+    drawn = (tmp_path / "speed.svg").read_text(encoding="utf-8")
+    names = ["it:1", "it:2", "it:4", "greedy", "lat", "at"]
+    assert [drawn.count(f"<!-- {name} -->") for name in names] == [1] * len(names)
+
+
 def test_other_endings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
         plot_curves({}, "run", tmp_path / "curve.pdf")
