@@ -113,3 +113,9 @@ def test_the_first_page_and_the_model_card_name_stored_scores(check: dict[str, A
     assert f"({bleu['tatoeba']:.2f} BLEU on Tatoeba;" in readme
     assert f"news ({bleu['wmt_newstest']:.2f} BLEU)" in readme
     assert f"({bleu['tatoeba']:.2f} BLEU on Tatoeba)" in card
+    pair = [(f"{check['bleu']('iwslt14-shapes', system, 'iwslt14_deen_53k-test'):.2f}", check["milliseconds"](row))
+            for system, row in (("pair-12-1.relaxed", "pair-12-1/relaxed"), ("at-12-1.beam5", "at-12-1/beam:5"),
+                                ("teacher.beam5", "teacher/beam:5"))]  # fmt: skip
+    assert "H200: {} in {} ms a sentence".format(*pair[0]) in readme
+    assert "beam 5 has {} in {} ms".format(*pair[1]) in readme
+    assert "AT 6-6 {} in {} ms".format(*pair[2]) in readme
