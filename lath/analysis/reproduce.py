@@ -272,6 +272,7 @@ def plan(of: Comparison) -> list[Step]:
     adopts = any(str(of.run / "teacher") in of.recipe(name).train.start_from for name in of.trained)
     teaches = ["teacher"] if students or adopts or "teacher" in of.trained else []
     raw = [name for name in of.trained if name not in (*students, "teacher")]
+    own_claims(of)  # what is no system is reported before anything runs
     steps = [_prepare(of, "raw", [], of.task.vocab_from)]
     steps += [_train(of, name) for name in teaches + raw]
     if students:
@@ -287,6 +288,19 @@ def plan(of: Comparison) -> list[Step]:
     if len(set(made)) < len(made):
         raise UserError(f"{of.name}: two tests or systems have the same name; put the tests into different folders")
     return steps
+
+
+def own_claims(of: Comparison) -> list[tuple[str, str]]:
+    """The pairs that the task wants tested besides the paper's; systems that are left out today may be named."""
+    pairs = []
+    for claim in of.task.claims.split():
+        one, _, other = claim.partition(":")
+        for side in (one, other):
+            name, _, decoding = side.partition(".")
+            if decoding not in of.system(name).decode.split():
+                raise UserError(f"claims: {claim}: {side} is no system and decoding; write SYSTEM.DECODING:OTHER")
+        pairs.append((one, other))
+    return pairs
 
 
 def _prepare(of: Comparison, out: str, text: list[str], vocab_from: str) -> Step:
@@ -469,11 +483,8 @@ def write_evidence(of: Comparison) -> dict[str, Any]:
     """Write all that the published figures can be made from again; returns what scores.json holds, by test."""
     evidence, document = of.run / "evidence", {}
     for test in of.tests:
-        name, texts, references = (
-            of.folder(test).name,
-            translations(of, test),
-            list(read_lines(test[1], keep_mark=True)),
-        )
+        name, texts = of.folder(test).name, translations(of, test)
+        references = list(read_lines(test[1], keep_mark=True))
         measured = dict(zip(texts, measure(list(texts.values()), references, of.task.tokenised), strict=True))
         for system, lines in texts.items():
             if of.task.publishable:
@@ -505,8 +516,7 @@ def translations(of: Comparison, test: tuple[Path, Path]) -> dict[str, list[str]
 def claims_of(of: Comparison, measured: dict[str, Measured]) -> dict[str, Any]:
     """The tested differences of pairs of systems: those of the paper, and those of the task."""
     claims = {}
-    own = [pair.partition(":")[::2] for pair in of.task.claims.split()]
-    for one, other in (*CLAIMS, *own):
+    for one, other in (*CLAIMS, *own_claims(of)):
         if one in measured and other in measured:
             counts = [measured[other].counts, measured[one].counts]
             pair = measure_counts(counts, of.task.tokenised, samples=EvaluateSettings.samples)

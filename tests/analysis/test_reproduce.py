@@ -96,12 +96,26 @@ verifier = "teacher"
 decode = "relaxed exact"
 """
 
+WRONG = """
+[tasks.wrong-pair]
+like = "toy"
+systems = "wrong"
+settings = ""
+
+[tasks.wrong-claim]
+like = "toy"
+claims = "lat.it4:lat.it44"
+
+[systems.wrong]
+student = "latt"
+verifier = "teacher"
+"""
 CLOSED = """
 [tasks.closed]
 like = "toy"
 development = false
 systems = "lat lat-seed2"
-claims = "lat-seed2.it4:lat.it4 lat.it9:lat.it4"
+claims = "lat-seed2.it4:lat.it4 cmlm.it4:lat.it4"
 publishable = false
 """
 
@@ -113,7 +127,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         write_pairs(tmp_path, name, plain_pairs, count, seed=len(name))
     (tmp_path / "toy.toml").write_text(RECIPE, encoding="utf-8")
     shared = (ROOT / "recipes" / "tasks.toml").read_text(encoding="utf-8")
-    (tmp_path / "tasks.toml").write_text(shared + TASK, encoding="utf-8")
+    (tmp_path / "tasks.toml").write_text(shared + TASK + WRONG, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -228,11 +242,14 @@ def test_settings_are_for_all_systems_or_for_those_that_fit(folder: Path) -> Non
         ({"systems": "teacher,latt"}, "latt: no such system (did you mean 'lat'?)"),
         ({"decode": "beam6"}, "beam6: no such decoding"),
         ({"overrides": ("latt:train.steps=1",)}, "no system is called latt"),
+        ({"task": "wrong-pair"}, "latt: no such system (did you mean 'lat'?)"),
+        ({"task": "wrong-claim"}, "claims: lat.it4:lat.it44: lat.it44 is no system and decoding"),
     ],
 )
 def test_unknown_names_are_refused(settings: dict[str, str], message: str, folder: Path) -> None:
+    task = settings.pop("task", "toy")
     with pytest.raises(UserError, match=".") as caught:
-        plan(toy(**settings))
+        plan(read_task(task, ReproduceSettings(tasks="tasks.toml", **settings)))  # type: ignore[arg-type]
     assert message in str(caught.value)
 
 
@@ -349,7 +366,7 @@ def test_what_may_not_be_published_leaves_counts_and_own_claims_are_tested(folde
         name: asdict(evaluate(lines, right)) for name, lines in texts.items()
     }
     [scored] = document.values()
-    assert list(scored["claims"]) == ["lat-seed2.it4 against lat.it4"]  # nobody has made lat.it9
+    assert list(scored["claims"]) == ["lat-seed2.it4 against lat.it4"]  # cmlm is not part of the task
     check = runpy.run_path(str(ROOT / "docs" / "check_results.py"))
     assert check["main"]([str(evidence)]) == 0
     scored["scores"]["lat.it4"]["bleu"]["value"] += 0.01
