@@ -38,9 +38,7 @@ SCORE_PAGES = (FOLDER / "results.md", FOLDER.parent / "models" / "de-en" / "READ
 TESTS = {"iwslt14": "IWSLT'14", "tatoeba": "Tatoeba", "wmt_newstest": "newstest2014", "europarl": "Europarl"}
 """How a test is named on a page, by how its name starts in scores.json."""
 SYSTEMS = {
-    "teacher.greedy": "AT 6-6, greedy (the teacher)",
     "teacher.beam5": "AT 6-6, beam 5 (the teacher)",
-    "at-12-1.greedy": "AT 12-1, greedy",
     "at-12-1.beam5": "AT 12-1, beam 5",
     "cmlm.it1": "CMLM-1, five lengths",
     "cmlm.it10": "CMLM-10, five lengths",
@@ -60,18 +58,15 @@ SYSTEMS = {
     "lat-10-2.it4-lengths5": "LAT-4 10-2, five lengths",
     "lat-10-2-glancing.it1": "LAT-1 10-2, glancing",
     "lat-10-2-glancing.it4": "LAT-4 10-2, glancing",
-    "pair-12-1.rerank": "LAT-4 10-2, glancing, five lengths, AT 12-1 chooses",
     "pair-12-1.relaxed": "LAT 10-2, glancing, checked by AT 12-1 (relaxed)",
     "pair-6-6.relaxed": "LAT 10-2, glancing, checked by AT 6-6 (relaxed)",
-    "pair-6-6.exact": "LAT 10-2, glancing, checked by AT 6-6 (exact)",
 }
 """How a system and its decoding options are named on a page."""
 COMPARED = ("teacher.beam5", "at-12-1.beam5", "cmlm.it1", "cmlm.it10", "lat.it1", "lat.it4", "lat.it4-lengths5")
 ROWS = {
-    "iwslt14-shapes": ("teacher.greedy", "teacher.beam5", "at-12-1.beam5", "lat.it1", "lat.it4", "lat.it4-lengths5",
-                       "lat-10-2.it1", "lat-10-2.it4", "lat-10-2.it4-lengths5", "lat-10-2-glancing.it1",
-                       "lat-10-2-glancing.it4", "pair-12-1.rerank", "pair-12-1.relaxed", "pair-6-6.relaxed",
-                       "pair-6-6.exact"),
+    "iwslt14-shapes": ("teacher.beam5", "at-12-1.beam5", "lat.it1", "lat.it4", "lat-10-2.it1", "lat-10-2.it4",
+                       "lat-10-2.it4-lengths5", "lat-10-2-glancing.it1", "lat-10-2-glancing.it4", "pair-12-1.relaxed",
+                       "pair-6-6.relaxed"),
     "bundled": ("teacher.beam5", "lat.it1", "lat.it2", "lat.it4", "lat.it4-lengths1"),
     "tatoeba": ("teacher.beam5", "cmlm.it1", "cmlm.it10", "lat-baseline.it4", "lat.it1-longer", "lat.it4-longer",
                 "lat.it4-longer-lengths3"),
