@@ -77,7 +77,7 @@ def distill_with(
         lines = count_lines(source)
         size = shard_lines or _begun_size(shards) or max(SHARD_LINES, READ_AHEAD * batch)
         job = {**identity(translator, model, options), "shard size": size}
-        _create(shards, job)
+        _create(shards, job, out)
         held.enter_context(locked(shards / JOB, f"{out}: the unfinished run in {shards}"))
         _check_job(shards, job)
         return lines, size
@@ -147,7 +147,7 @@ def _write_shards(
     return paths
 
 
-def _create(shards: Path, job: dict[str, Any]) -> None:
+def _create(shards: Path, job: dict[str, Any], out: Path) -> None:
     """Create the shard folder, unless there is one."""
     path = shards / JOB
     if path.exists():
@@ -157,6 +157,7 @@ def _create(shards: Path, job: dict[str, Any]) -> None:
             (partial / path.name).write_text(json.dumps(job) + "\n", encoding="utf-8")
     except UserError:
         if not path.exists():  # otherwise another process was faster, and its lock decides
+            _check(out)  # it may have finished since
             raise
 
 

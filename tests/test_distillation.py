@@ -19,7 +19,7 @@ from conftest import Runs
 
 from lath.config import DecodeOptions
 from lath.decoding.results import Hypothesis
-from lath.distillation import SHARD_LINES, distill, distill_with
+from lath.distillation import SHARD_LINES, _create, distill, distill_with
 from lath.engine.export import export
 from lath.errors import UserError
 from lath.model.directory import read_info, write_info
@@ -381,3 +381,14 @@ def test_where_near_ties_may_depend_on_the_batch_an_unfinished_run_keeps_its_siz
     with pytest.raises(RuntimeError, match="the machine went down"):
         run(Watched(load(model, "cpu", "bf16"), fail_at="fa fa ba"), model, source, out, shard=2, batch_sentences=2)
     assert "differs in settings" in refusal(Watched(load(model, "cpu", "bf16")), model, source, out, batch_sentences=1)
+
+
+def test_an_output_that_another_process_has_just_finished_is_named(tmp_path: Path) -> None:
+    """It removes its folder after it has written the output: what is left of the folder is not the reason."""
+    out, shards = tmp_path / "out", tmp_path / "out.shards"
+    shards.mkdir()
+    with pytest.raises(UserError, match=r"out\.shards: exists already"):
+        _create(shards, {}, out)
+    out.write_text("done\n", encoding="utf-8")
+    with pytest.raises(UserError, match="out: exists already"):
+        _create(shards, {}, out)
