@@ -26,6 +26,7 @@ from typing import Any
 from lath.analysis.counts import read_counts
 from lath.analysis.scores import Measured, Score, measure, measure_counts
 from lath.analysis.settings import EvaluateSettings
+from lath.errors import UserError
 from lath.files import read_lines, whole_file
 
 ROOT = Path(__file__).parents[1]
@@ -310,4 +311,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except UserError as error:
+        print(f"check_results: error: {error}", file=sys.stderr)
+        sys.exit(2)

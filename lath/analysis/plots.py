@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BLOCKS = "▁▂▃▄▅▆▇█"
 IMAGES = (".svg", ".png")
 MARKERS = "osD^v<>PX"
-"""Colours repeat after ten points and markers after nine, so ninety points look different."""
+"""Colours repeat after ten models and markers after nine, so ninety models look different."""
 
 Curve = Sequence[tuple[int, float]]
 """(step, value) pairs."""

@@ -97,7 +97,7 @@ class Task:
     sentences: int = 0
     """Lines to distil, for the estimate where the file is not there."""
     claims: str = ""
-    """Further pairs to test, SYSTEM:OTHER, besides those that the paper compares."""
+    """Further pairs to test, SYSTEM.DECODING:OTHER.DECODING, besides those that the paper compares."""
     publishable: bool = True
     """Whether translations of its text may be published. If not, evidence/ has counts instead, from which the scores
     follow."""
@@ -298,7 +298,9 @@ def own_claims(of: Comparison) -> list[tuple[str, str]]:
         for side in (one, other):
             name, _, decoding = side.partition(".")
             if decoding not in of.system(name).decode.split():
-                raise UserError(f"claims: {claim}: {side} is no system and decoding; write SYSTEM.DECODING:OTHER")
+                raise UserError(
+                    f"claims: {claim}: {side} is no system and decoding; write SYSTEM.DECODING:OTHER.DECODING"
+                )
         pairs.append((one, other))
     return pairs
 
